@@ -1,0 +1,323 @@
+/*
+ * actor.c - birth, life and end of an actor. See actor.h.
+ *
+ * Tests: spec/unit/actor_test.c, spec/unit/actor_stress.c
+ */
+#include "actor/actor.h"
+
+#include "actor/link.h"
+#include "actor/mailbox.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Atomic uint32_t tp_actor_live;
+void (*tp_actor_on_root_end)(struct tp_reason *reason);
+_Atomic uint64_t tp_actor_root;
+_Atomic bool tp_actor_no_spawn;
+bool (*tp_actor_quiescent)(void);
+
+/* -- end ----------------------------------------------------------------- */
+
+static struct tp_reason *
+final_reason(struct tp_actor *a)
+{
+    tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
+    if (a->reason == NULL) {
+        a->reason = tp_reason_const(TP_REASON_NORMAL);
+    }
+    struct tp_reason *r = a->reason;
+    tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
+    return r;
+}
+
+/* On the actor's own stack. The order is that of DESIGN 2.7. */
+static _Noreturn void
+finish(struct tp_actor *a)
+{
+    a->finishing = true;
+    tp_mailbox_close(a);
+    tp_wait_timer_fini(&a->wait_timer);
+    tp_monitors_fini(a);
+    if (a->class->finish != NULL) {
+        a->class->finish(a, a->arg);
+    }
+    tp_monitors_notify(a, final_reason(a));
+    tp_worker_exit(a->slot);
+}
+
+static void
+doomed_entry(void *arg)
+{
+    finish(arg);
+}
+
+static void
+actor_entry(void *arg)
+{
+    struct tp_actor *a = arg;
+    a->class->main(a, a->arg);
+    finish(a);
+}
+
+/* A worker is about to run a doomed slot. */
+static bool
+doom(struct tp_slot *s)
+{
+    struct tp_actor *a = s->actor;
+    if (a->finishing || a->unkillable) {
+        return false;
+    }
+    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
+    return true;
+}
+
+/* On the worker's stack: the actor's is at rest for good. */
+static void
+reap(struct tp_slot *s)
+{
+    struct tp_actor *a = s->actor;
+    /* relaxed: set before the root could end. */
+    bool root = atomic_load_explicit(&tp_actor_root, memory_order_relaxed) ==
+                a->pid;
+    struct tp_reason *reason = final_reason(a);
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    s->actor = NULL;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    tp_fiber_fini(&a->fiber);
+    tp_stack_put(&a->stack, a->low_water);
+    if (a->class->free != NULL) {
+        a->class->free(a->arg);
+    }
+    tp_free(a);
+    tp_slot_free(s);
+    if (root) {
+        tp_actor_on_root_end(reason);
+    } else {
+        tp_reason_unref(reason);
+    }
+    /* LIVE-1 acq_rel: who sees zero sees all ends complete. Both sides are
+     * this decrement and the load in the runtime. */
+    if (atomic_fetch_sub_explicit(&tp_actor_live, 1, memory_order_acq_rel) ==
+        1) {
+        tp_sched_stop();
+    }
+}
+
+static bool
+quiescent(void)
+{
+    return tp_actor_quiescent();
+}
+
+const struct tp_sched_ops tp_actor_sched_ops = {doom, reap, quiescent};
+
+/* -- birth --------------------------------------------------------------- */
+
+static void
+actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
+           const struct tp_actor_class *class, void *arg)
+{
+    struct tp_actor *parent = tp_actor_self();
+    a->parent = parent == NULL ? 0 : parent->pid;
+    a->class = class;
+    a->arg = arg;
+    a->unkillable = opts->unkillable;
+    a->mail_limit = opts->mail_limit;
+    a->mail_policy = opts->mail_policy;
+    a->started_ns = tp_now_ns();
+    a->low_water = a->stack.hi;
+    tp_list_init(&a->watchers);
+    tp_wait_timer_init(&a->wait_timer, a->slot);
+    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, actor_entry, a);
+}
+
+static struct tp_actor *
+actor_new(const struct tp_spawn_opts *opts, int *out_rc)
+{
+    struct tp_actor *a = tp_calloc(1, sizeof *a);
+    if (a == NULL) {
+        *out_rc = TROUPE_ENOMEM;
+        return NULL;
+    }
+    *out_rc = tp_stack_get(opts->stack_reserve, opts->stack_guard, &a->stack);
+    if (*out_rc != 0) {
+        goto fail_stack;
+    }
+    a->slot = tp_slot_alloc();
+    if (a->slot == NULL) {
+        *out_rc = TROUPE_ELIMIT;
+        goto fail_slot;
+    }
+    return a;
+
+fail_slot:
+    tp_stack_put(&a->stack, a->stack.hi);
+fail_stack:
+    tp_free(a);
+    return NULL;
+}
+
+int
+tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
+         void *arg, troupe_pid *out_pid)
+{
+    static const struct tp_spawn_opts defaults;
+    int rc;
+    /* STOP-1 seq_cst: see tp_actor_end_all. */
+    if (atomic_load_explicit(&tp_actor_no_spawn, memory_order_seq_cst)) {
+        return TROUPE_EKILLED;
+    }
+    opts = opts == NULL ? &defaults : opts;
+    struct tp_actor *a = actor_new(opts, &rc);
+    if (a == NULL) {
+        return rc;
+    }
+    struct tp_slot *s = a->slot;
+    actor_init(a, opts, class, arg);
+    a->pid = tp_slot_pid(s);
+    tp_mailbox_init(s, opts->mail_limit != 0);
+    s->fiber = &a->fiber;
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    s->actor = a;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    /* relaxed: a running actor keeps the count above zero meanwhile. */
+    atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
+    *out_pid = a->pid;
+    tp_slot_start(s);
+    return 0;
+}
+
+/* -- life ---------------------------------------------------------------- */
+
+static void
+note_low_water(struct tp_actor *self)
+{
+    char *sp = __builtin_frame_address(0);
+    if (sp < self->low_water) {
+        self->low_water = sp;
+    }
+}
+
+static bool
+told_to_end(struct tp_actor *self)
+{
+    if (TP_LIKELY(!self->unkillable)) {
+        return false;
+    }
+    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+    bool doomed = self->doomed;
+    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+    return doomed;
+}
+
+int
+tp_actor_park(struct tp_actor *self, uint64_t deadline_ns)
+{
+    if (TP_UNLIKELY(self->finishing)) {
+        return TROUPE_EINVAL;
+    }
+    if (TP_UNLIKELY(told_to_end(self))) {
+        return TROUPE_EKILLED;
+    }
+    note_low_water(self);
+    int rc = tp_wait_timer_set(&self->wait_timer, deadline_ns);
+    if (rc != 0) {
+        return rc;
+    }
+    tp_worker_park(self->slot);
+    return told_to_end(self) ? TROUPE_EKILLED : 0;
+}
+
+int
+tp_actor_yield(struct tp_actor *self)
+{
+    if (self->finishing) {
+        return TROUPE_EINVAL;
+    }
+    note_low_water(self);
+    tp_worker_yield(self->slot);
+    return told_to_end(self) ? TROUPE_EKILLED : 0;
+}
+
+int
+tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns)
+{
+    while (tp_now_ns() < deadline_ns) {
+        int rc = tp_actor_park(self, deadline_ns);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    return 0;
+}
+
+void
+tp_actor_set_reason(struct tp_actor *self, struct tp_reason *reason)
+{
+    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+    struct tp_reason *old = self->reason;
+    if (old == NULL) {
+        self->reason = reason;
+    } else {
+        old = reason; /* the first one stays */
+    }
+    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+    if (old != NULL) {
+        tp_reason_unref(old);
+    }
+}
+
+/* Onto the stack's top by way of the scheduler, which resets the fiber. */
+void
+tp_actor_exit(struct tp_actor *self, struct tp_reason *reason)
+{
+    tp_actor_set_reason(self, reason);
+    tp_check(!self->finishing);
+    self->unkillable = false;
+    tp_slot_doom(self->slot, tp_pid_gen(self->pid));
+    tp_worker_yield(self->slot);
+    abort();
+}
+
+bool
+tp_actor_end(troupe_pid pid, struct tp_reason *reason)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    bool ended = false;
+    if (s == NULL) {
+        tp_reason_unref(reason);
+        return false;
+    }
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    struct tp_actor *a = s->actor;
+    if (a != NULL && a->pid == pid && !a->doomed && a->reason == NULL) {
+        a->doomed = true;
+        a->reason = reason;
+        ended = tp_slot_doom(s, tp_pid_gen(pid));
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    if (!ended) {
+        tp_reason_unref(reason);
+    }
+    return ended;
+}
+
+void
+tp_actor_end_all(enum tp_reason_kind root, enum tp_reason_kind others)
+{
+    /* STOP-1 seq_cst: stored before the table is walked. Partner: tp_spawn
+     * reads it before it takes a slot; what it missed is found by the next
+     * walk, when the workers are idle again. */
+    atomic_store_explicit(&tp_actor_no_spawn, true, memory_order_seq_cst);
+    /* relaxed: as above. */
+    uint32_t used = atomic_load_explicit(&tp_slots.used, memory_order_relaxed);
+    /* relaxed: set before any actor ran. */
+    troupe_pid root_pid =
+        atomic_load_explicit(&tp_actor_root, memory_order_relaxed);
+    for (uint32_t i = 0; i < used; i++) {
+        troupe_pid pid = tp_slot_pid(&tp_slots.base[i]);
+        tp_actor_end(pid,
+                     tp_reason_const(pid == root_pid ? root : others));
+    }
+}

@@ -1,0 +1,156 @@
+/*
+ * actor.h - birth, life and end of an actor.
+ *
+ * Idea:     an actor is a class (three functions), an argument and a green
+ *           stack. What it runs is the class's business.
+ *
+ *   main returns, or the actor is doomed at a wait or a yield
+ *     -> finish(), on the actor's own stack, reset to the top if doomed:
+ *        1 core-owned resources: mailbox closed, timer, monitors it holds
+ *        2 class->finish: closes the Lua state; may be slow, cannot park
+ *        3 monitors are told
+ *     -> reap(), on the worker: stack, class->free, slot, live count (last)
+ *
+ * Threads:  fields by group, below.
+ * Locks:    TP_RANK_SLOT of the actor's slot.
+ * Parks:    as each function says.
+ * Tests:    spec/unit/actor_test.c, spec/unit/actor_stress.c
+ */
+#ifndef TP_ACTOR_ACTOR_H
+#define TP_ACTOR_ACTOR_H
+
+#include "actor/reason.h"
+#include "base/list.h"
+#include "ctx/fiber.h"
+#include "mem/stack.h"
+#include "sched/slot.h"
+#include "sched/timer.h"
+#include "sched/worker.h"
+
+struct tp_msg;
+
+/* What a full mailbox does with the next message. */
+enum tp_mail_policy { TP_MAIL_ERROR, TP_MAIL_BLOCK, TP_MAIL_DROP_NEW };
+
+struct tp_actor_class {
+    /* The actor's life, on its own stack. */
+    void (*main)(struct tp_actor *a, void *arg);
+    /* Its end, on its own stack. Must not park. May be NULL. */
+    void (*finish)(struct tp_actor *a, void *arg);
+    /* Frees arg; on a worker's stack, must not run user code. May be NULL. */
+    void (*free)(void *arg);
+};
+
+struct tp_spawn_opts {
+    size_t stack_reserve; /* bytes, 0: default */
+    size_t stack_guard;
+    uint32_t mail_limit; /* messages, 0: none */
+    uint8_t mail_policy; /* enum tp_mail_policy */
+    bool unkillable;     /* a doom is told by TROUPE_EKILLED from waits */
+};
+
+struct tp_mail_waiter {
+    troupe_pid pid;
+    uint32_t epoch;
+};
+
+struct tp_actor {
+    /* set at birth */
+    struct tp_slot *slot;
+    troupe_pid pid;
+    troupe_pid parent;
+    const struct tp_actor_class *class;
+    void *arg;
+    bool unkillable;
+    uint64_t started_ns;
+
+    /* owner only */
+    struct tp_fiber fiber;
+    struct tp_stack stack;
+    char *low_water; /* lowest sp seen at a switch */
+    uint64_t cpu_cycles;
+    bool finishing; /* in finish(): parking is refused */
+    struct tp_wait_timer wait_timer;
+    struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
+    uint32_t monitor_buckets;
+    uint32_t monitor_count;
+
+    /* under the slot's lock */
+    struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */
+    bool doomed;               /* an end was asked for from outside */
+    bool notified;             /* monitors were told; too late to add one */
+    struct tp_list watchers;   /* struct tp_monitor, by others */
+    uint32_t mail_limit;
+    uint32_t mail_count;       /* counted only with a limit */
+    uint8_t mail_policy;
+    struct tp_mail_waiter *mail_waiters; /* senders parked for room, FIFO */
+    uint32_t mail_waiter_first, mail_waiter_count, mail_waiter_capacity;
+};
+
+/* The running actor, NULL outside of one. */
+static inline struct tp_actor *
+tp_actor_self(void)
+{
+    struct tp_slot *s = tp_slot_self();
+    return s == NULL ? NULL : s->actor;
+}
+
+/*
+ * A new actor runs class->main(arg). Takes arg on success. Fails: ENOMEM,
+ * ELIMIT (max_actors or stacks), EKILLED (the runtime is stopping). opts may
+ * be NULL. Any thread while the runtime lives.
+ */
+int tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
+             void *arg, troupe_pid *out_pid);
+
+/*
+ * Parks the running actor until its wait epoch is ended or deadline_ns comes
+ * (TP_NEVER: never). May return early. 0; TROUPE_EKILLED: an unkillable actor
+ * was told to end; TROUPE_EINVAL: in finish; TROUPE_ENOMEM.
+ */
+int tp_actor_park(struct tp_actor *self, uint64_t deadline_ns);
+
+/* Lets others run. As tp_actor_park, but never waits. */
+int tp_actor_yield(struct tp_actor *self);
+
+/* Parks until deadline_ns, never less. As tp_actor_park. */
+int tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns);
+
+/* Ends pid at its next wait or yield; takes reason. False: already ending or
+ * gone. Any thread. */
+bool tp_actor_end(troupe_pid pid, struct tp_reason *reason);
+
+/* The running actor's reason, before its main returns; takes it. */
+void tp_actor_set_reason(struct tp_actor *self, struct tp_reason *reason);
+
+/* Ends the running actor here, without returning to main. Takes reason. */
+_Noreturn void tp_actor_exit(struct tp_actor *self, struct tp_reason *reason);
+
+/* Cheap; in functions that run often and never wait. May switch. */
+static inline void
+tp_actor_checkpoint(void)
+{
+    struct tp_worker *w = tp_worker_self();
+    /* relaxed: a request by the monitor, repeated until it is followed. */
+    if (TP_UNLIKELY(atomic_load_explicit(&w->resched, memory_order_relaxed))) {
+        tp_worker_checkpoint_slow();
+    }
+}
+
+/* Live actors: born, not yet reaped. */
+extern _Atomic uint32_t tp_actor_live;
+
+/* For the runtime: called once, from reap, when the root is gone. Takes
+ * reason. */
+extern void (*tp_actor_on_root_end)(struct tp_reason *reason);
+extern _Atomic uint64_t tp_actor_root; /* pid */
+extern _Atomic bool tp_actor_no_spawn; /* the runtime is stopping */
+
+extern const struct tp_sched_ops tp_actor_sched_ops;
+/* Set by the runtime; see tp_sched_ops.quiescent. */
+extern bool (*tp_actor_quiescent)(void);
+
+/* Ends all actors with reason (a constant). Any thread. */
+void tp_actor_end_all(enum tp_reason_kind root, enum tp_reason_kind others);
+
+#endif

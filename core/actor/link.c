@@ -1,0 +1,290 @@
+/*
+ * link.c - monitors. See link.h.
+ *
+ * Tests: spec/unit/link_test.c
+ */
+#include "actor/link.h"
+
+#include <string.h>
+
+struct tp_monitor {
+    /* set at birth */
+    uint64_t ref;
+    troupe_pid watcher;
+    troupe_pid target;
+    /* under the target's slot lock; empty: the target has let go of it */
+    struct tp_list on_target;
+    /* watcher only */
+    struct tp_monitor *next;
+    /* any thread, atomic */
+    _Atomic uint32_t refs;
+};
+
+/* relaxed: only uniqueness counts. */
+static _Atomic uint64_t last_ref;
+
+static void
+monitor_unref(struct tp_monitor *m)
+{
+    /* LNK-1 acq_rel: the last one frees after the other has let go. Both sides
+     * are this decrement. */
+    if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+        tp_free(m);
+    }
+}
+
+/* -- the watcher's table ------------------------------------------------- */
+
+static struct tp_monitor **
+bucket(struct tp_actor *self, uint64_t ref)
+{
+    return &self->monitors[ref & (self->monitor_buckets - 1)];
+}
+
+static int
+table_grow(struct tp_actor *self)
+{
+    uint32_t want = self->monitor_buckets == 0 ? 4 : self->monitor_buckets * 2;
+    struct tp_monitor **old = self->monitors;
+    uint32_t old_count = self->monitor_buckets;
+    struct tp_monitor **t = tp_calloc(want, sizeof *t);
+    if (t == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    self->monitors = t;
+    self->monitor_buckets = want;
+    for (uint32_t i = 0; i < old_count; i++) {
+        for (struct tp_monitor *m = old[i], *next; m != NULL; m = next) {
+            next = m->next;
+            struct tp_monitor **b = bucket(self, m->ref);
+            m->next = *b;
+            *b = m;
+        }
+    }
+    tp_free(old);
+    return 0;
+}
+
+static struct tp_monitor *
+table_remove(struct tp_actor *self, uint64_t ref)
+{
+    if (self->monitor_count == 0) {
+        return NULL;
+    }
+    for (struct tp_monitor **p = bucket(self, ref); *p != NULL;
+         p = &(*p)->next) {
+        struct tp_monitor *m = *p;
+        if (m->ref == ref) {
+            *p = m->next;
+            self->monitor_count--;
+            return m;
+        }
+    }
+    return NULL;
+}
+
+/* -- telling ------------------------------------------------------------- */
+
+/* A down that cannot be allocated is lost only with the process: a watcher
+ * would wait for ever, so this is the one place that insists. */
+static void
+send_down(troupe_pid to, troupe_pid dead, uint64_t ref,
+          struct tp_reason *reason)
+{
+    struct tp_msg *m = tp_msg_new(sizeof reason);
+    tp_check(m != NULL);
+    m->kind = TP_MSG_DOWN;
+    m->flags = TP_MSG_HAS_HANDLES;
+    m->from = dead;
+    m->ref = ref;
+    tp_reason_ref(reason);
+    memcpy(m->data, &reason, sizeof reason);
+    if (tp_mailbox_push(to, m) != 0) {
+        tp_msg_drop(m);
+    }
+}
+
+struct tp_reason *
+tp_down_reason(struct tp_msg *m)
+{
+    struct tp_reason *reason;
+    memcpy(&reason, m->data, sizeof reason);
+    return reason;
+}
+
+void
+tp_down_release(struct tp_msg *m)
+{
+    tp_reason_unref(tp_down_reason(m));
+}
+
+void
+tp_monitors_notify(struct tp_actor *self, struct tp_reason *reason)
+{
+    struct tp_list told;
+    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+    self->notified = true;
+    tp_list_move_all(&self->watchers, &told);
+    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+    for (;;) {
+        /* A demonitor may unlink nodes of told meanwhile, under the lock. */
+        tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+        struct tp_list *n = told.next;
+        tp_list_remove(n);
+        tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+        if (n == &told) {
+            return;
+        }
+        struct tp_monitor *m = tp_container_of(n, struct tp_monitor, on_target);
+        send_down(m->watcher, self->pid, m->ref, reason);
+        monitor_unref(m);
+    }
+}
+
+/* -- the watcher's calls ------------------------------------------------- */
+
+/* Puts m on its target's list; false if the target is gone. */
+static bool
+attach(struct tp_monitor *m)
+{
+    struct tp_slot *s = tp_slot_at(m->target);
+    bool alive = false;
+    if (s == NULL) {
+        return false;
+    }
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    if (s->actor != NULL && s->actor->pid == m->target &&
+        !s->actor->notified) {
+        tp_list_push_back(&s->actor->watchers, &m->on_target);
+        alive = true;
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    return alive;
+}
+
+/* Takes m off its target's list; false if the target has let go of it. */
+static bool
+detach(struct tp_monitor *m)
+{
+    struct tp_slot *s = tp_slot_at(m->target);
+    bool was_on = false;
+    if (s == NULL) {
+        return false;
+    }
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    if (!tp_list_is_empty(&m->on_target)) {
+        tp_list_remove(&m->on_target);
+        was_on = true;
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    return was_on;
+}
+
+int
+tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
+{
+    if (self->monitor_count == self->monitor_buckets &&
+        table_grow(self) != 0) {
+        return TROUPE_ENOMEM;
+    }
+    struct tp_monitor *m = tp_calloc(1, sizeof *m);
+    if (m == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    /* relaxed: see last_ref. */
+    m->ref = atomic_fetch_add_explicit(&last_ref, 1, memory_order_relaxed) + 1;
+    m->watcher = self->pid;
+    m->target = target;
+    tp_list_init(&m->on_target);
+    atomic_init(&m->refs, 2);
+    struct tp_monitor **b = bucket(self, m->ref);
+    m->next = *b;
+    *b = m;
+    self->monitor_count++;
+    *out_ref = m->ref;
+    if (!attach(m)) {
+        monitor_unref(m);
+        send_down(self->pid, target, *out_ref,
+                  tp_reason_const(TP_REASON_NOPROC));
+    }
+    return 0;
+}
+
+bool
+tp_demonitor(struct tp_actor *self, uint64_t ref)
+{
+    struct tp_monitor *m = table_remove(self, ref);
+    if (m == NULL) {
+        return false;
+    }
+    bool was_on = detach(m);
+    if (was_on) {
+        monitor_unref(m);
+    }
+    monitor_unref(m);
+    return was_on;
+}
+
+bool
+tp_monitor_take_down(struct tp_actor *self, struct tp_msg *msg)
+{
+    struct tp_monitor *m = table_remove(self, msg->ref);
+    if (m == NULL) {
+        tp_msg_drop(msg);
+        return false;
+    }
+    monitor_unref(m);
+    return true;
+}
+
+void
+tp_monitors_fini(struct tp_actor *self)
+{
+    for (uint32_t i = 0; i < self->monitor_buckets; i++) {
+        while (self->monitors[i] != NULL) {
+            tp_demonitor(self, self->monitors[i]->ref);
+        }
+    }
+    tp_free(self->monitors);
+    self->monitors = NULL;
+    self->monitor_buckets = 0;
+}
+
+/* -- join ---------------------------------------------------------------- */
+
+/* Looks for the down of ref from *link on; moves *link to the end. */
+static struct tp_msg *
+find_down(struct tp_actor *self, struct tp_msg ***link, uint64_t ref)
+{
+    struct tp_msg **l = *link;
+    for (; *l != NULL; l = &(*l)->next) {
+        if ((*l)->kind == TP_MSG_DOWN && (*l)->ref == ref) {
+            return tp_mailbox_take(self, l);
+        }
+    }
+    *link = l;
+    return NULL;
+}
+
+int
+tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
+        struct tp_reason **out_reason)
+{
+    uint64_t ref;
+    tp_mailbox_fetch(self);
+    /* What is there cannot be about a reference that is still to be made. */
+    struct tp_msg **link = self->slot->mail_tail;
+    int rc = tp_monitor(self, pid, &ref);
+    while (rc == 0) {
+        struct tp_msg *m = find_down(self, &link, ref);
+        if (m != NULL) {
+            tp_monitor_take_down(self, m);
+            *out_reason = tp_reason_ref(tp_down_reason(m));
+            tp_msg_drop(m);
+            return 0;
+        }
+        rc = tp_mailbox_wait(self, deadline_ns);
+    }
+    tp_demonitor(self, ref);
+    return rc;
+}

@@ -1,0 +1,56 @@
+/*
+ * link.h - monitors: being told, once, how an actor ended.
+ *
+ * Idea:     a monitor is one node with two holders: the target's list (under
+ *           the target's slot lock) and the watcher's table by reference
+ *           (watcher only). The target's end turns it into one TP_MSG_DOWN.
+ *           The table decides what is still wanted: a down whose reference is
+ *           not there was demonitored and is dropped when it is read, so that
+ *           demonitor never searches the mailbox.
+ * Threads:  monitor, demonitor, take_down, fini: the watcher. notify: the
+ *           target.
+ * Locks:    TP_RANK_SLOT of the target.
+ * Memory:   node: two references, freed by the last.
+ * Fails:    monitor: TROUPE_ENOMEM.
+ * Rejected: a search through the mailbox on demonitor - it holds up to
+ *           millions of messages.
+ * Tests:    spec/unit/link_test.c
+ */
+#ifndef TP_ACTOR_LINK_H
+#define TP_ACTOR_LINK_H
+
+#include "actor/actor.h"
+#include "actor/mailbox.h"
+
+/*
+ * The running actor will get one TP_MSG_DOWN with *out_ref when target ends;
+ * at once, with TP_REASON_NOPROC, if it is dead. erlang:monitor/2.
+ */
+int tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref);
+
+/* No down with ref is delivered after this. True if none was sent yet.
+ * erlang:demonitor/2 with flush. */
+bool tp_demonitor(struct tp_actor *self, uint64_t ref);
+
+/* The owner has taken m, a TP_MSG_DOWN, out of its mailbox: false, and m is
+ * dropped, if nobody wants it any more. */
+bool tp_monitor_take_down(struct tp_actor *self, struct tp_msg *m);
+
+/* The reason in a TP_MSG_DOWN; borrowed. */
+struct tp_reason *tp_down_reason(struct tp_msg *m);
+
+/* Waits for pid's end. 0 and *out_reason (the caller's reference),
+ * TROUPE_ETIMEOUT, or as tp_actor_park. Parks. */
+int tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
+            struct tp_reason **out_reason);
+
+/* For finish: drops all that the actor watches. */
+void tp_monitors_fini(struct tp_actor *self);
+
+/* For finish: tells all who watch the actor. */
+void tp_monitors_notify(struct tp_actor *self, struct tp_reason *reason);
+
+/* Releases what a TP_MSG_DOWN carries; tp_msg_drop calls it. */
+void tp_down_release(struct tp_msg *m);
+
+#endif

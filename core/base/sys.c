@@ -1,0 +1,207 @@
+/*
+ * sys.c - every system call and every malloc of the core.
+ *
+ * Threads: any.
+ * Tests:   spec/unit/sys_test.c
+ */
+#define _GNU_SOURCE
+#include "base/sys.h"
+
+#include "base/check.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NS_PER_S 1000000000ull
+
+#ifdef TROUPE_CHECKED
+/* relaxed: test switch, set before the code under test runs. */
+static _Atomic long fault_countdown;
+static _Atomic bool fault_hit;
+
+static bool
+fault_now(void)
+{
+    /* relaxed: see fault_countdown. */
+    if (atomic_load_explicit(&fault_countdown, memory_order_relaxed) <= 0) {
+        return false;
+    }
+    /* relaxed: see fault_countdown. */
+    if (atomic_fetch_sub_explicit(&fault_countdown, 1, memory_order_relaxed) !=
+        1) {
+        return false;
+    }
+    /* relaxed: see fault_countdown. */
+    atomic_store_explicit(&fault_hit, true, memory_order_relaxed);
+    errno = ENOMEM;
+    return true;
+}
+
+void
+tp_fault_arm(long n)
+{
+    /* relaxed: see fault_countdown. */
+    atomic_store_explicit(&fault_hit, false, memory_order_relaxed);
+    /* relaxed: see fault_countdown. */
+    atomic_store_explicit(&fault_countdown, n, memory_order_relaxed);
+}
+
+bool
+tp_fault_fired(void)
+{
+    /* relaxed: see fault_countdown. */
+    return atomic_load_explicit(&fault_hit, memory_order_relaxed);
+}
+#else
+#define fault_now() false
+
+void
+tp_fault_arm(long n)
+{
+    (void)n;
+}
+
+bool
+tp_fault_fired(void)
+{
+    return false;
+}
+#endif
+
+static uint64_t
+clock_ns(clockid_t id)
+{
+    struct timespec ts;
+    clock_gettime(id, &ts);
+    return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
+}
+
+uint64_t
+tp_now_ns(void)
+{
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+uint64_t
+tp_thread_cpu_ns(void)
+{
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID);
+}
+
+void *
+tp_malloc(size_t size)
+{
+    return fault_now() ? NULL : malloc(size);
+}
+
+void *
+tp_calloc(size_t n, size_t size)
+{
+    return fault_now() ? NULL : calloc(n, size);
+}
+
+void *
+tp_realloc(void *p, size_t size)
+{
+    return fault_now() ? NULL : realloc(p, size);
+}
+
+void *
+tp_aligned_alloc(size_t align, size_t size)
+{
+    return fault_now() ? NULL : aligned_alloc(align, size);
+}
+
+void
+tp_free(void *p)
+{
+    free(p);
+}
+
+void *
+tp_mmap(size_t bytes, int prot, int flags)
+{
+    void *p = fault_now() ? MAP_FAILED : mmap(NULL, bytes, prot, flags, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+int
+tp_munmap(void *p, size_t bytes)
+{
+    return munmap(p, bytes);
+}
+
+int
+tp_mprotect(void *p, size_t bytes, int prot)
+{
+    return fault_now() ? -1 : mprotect(p, bytes, prot);
+}
+
+int
+tp_madvise(void *p, size_t bytes, int advice)
+{
+    return fault_now() ? -1 : madvise(p, bytes, advice);
+}
+
+size_t
+tp_page_size(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
+
+int
+tp_futex_wait(_Atomic uint32_t *word, uint32_t expected, uint64_t deadline_ns)
+{
+    struct timespec ts = {.tv_sec = (time_t)(deadline_ns / NS_PER_S),
+                          .tv_nsec = (long)(deadline_ns % NS_PER_S)};
+    struct timespec *until = deadline_ns == UINT64_MAX ? NULL : &ts;
+    long rc = syscall(SYS_futex, (uint32_t *)word, FUTEX_WAIT_BITSET_PRIVATE,
+                      expected, until, NULL, FUTEX_BITSET_MATCH_ANY);
+    return rc < 0 && errno == ETIMEDOUT ? ETIMEDOUT : 0;
+}
+
+void
+tp_futex_wake(_Atomic uint32_t *word, int count)
+{
+    syscall(SYS_futex, (uint32_t *)word, FUTEX_WAKE_PRIVATE, count, NULL, NULL,
+            0);
+}
+
+/* CPUs granted by a cgroup v2 quota, rounded up; 0 where there is none. */
+static unsigned
+cgroup_cpus(void)
+{
+    FILE *f = fopen("/sys/fs/cgroup/cpu.max", "re");
+    long quota = 0, period = 0;
+    if (f == NULL) {
+        return 0;
+    }
+    int n = fscanf(f, "%ld %ld", &quota, &period);
+    fclose(f);
+    if (n != 2 || quota <= 0 || period <= 0) {
+        return 0;
+    }
+    return (unsigned)((quota + period - 1) / period);
+}
+
+unsigned
+tp_cpu_count(void)
+{
+    cpu_set_t set;
+    unsigned n = 1;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) {
+        n = (unsigned)CPU_COUNT(&set);
+    }
+    unsigned quota = cgroup_cpus();
+    if (quota != 0 && quota < n) {
+        n = quota;
+    }
+    return n == 0 ? 1 : n;
+}

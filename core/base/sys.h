@@ -1,0 +1,77 @@
+/*
+ * sys.h - every system call and every malloc of the core.
+ *
+ * Idea:  one place where a checked build can make the n-th call fail, so that
+ *        a test can walk through all failure paths (tp_fault_arm).
+ * Fails: as the system call does: -1 with errno, or NULL.
+ */
+#ifndef TP_BASE_SYS_H
+#define TP_BASE_SYS_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Monotonic time, nanoseconds. */
+uint64_t tp_now_ns(void);
+
+/* CPU time of the calling thread, nanoseconds. */
+uint64_t tp_thread_cpu_ns(void);
+
+/* A cheap, coarse, per-core rising counter; only differences are of use. */
+static inline uint64_t
+tp_cycles(void)
+{
+#if defined(__x86_64__)
+    uint32_t lo, hi;
+    __asm__ volatile("rdtsc" : "=a"(lo), "=d"(hi));
+    return ((uint64_t)hi << 32) | lo;
+#elif defined(__aarch64__)
+    uint64_t v;
+    __asm__ volatile("mrs %0, cntvct_el0" : "=r"(v));
+    return v;
+#else
+    return tp_now_ns();
+#endif
+}
+
+/* a + b, or UINT64_MAX where that would wrap. */
+static inline uint64_t
+tp_sat_add(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+void *tp_malloc(size_t size);
+void *tp_calloc(size_t n, size_t size);
+void *tp_realloc(void *p, size_t size);
+void *tp_aligned_alloc(size_t align, size_t size);
+void tp_free(void *p);
+
+void *tp_mmap(size_t bytes, int prot, int flags);
+int tp_munmap(void *p, size_t bytes);
+int tp_mprotect(void *p, size_t bytes, int prot);
+int tp_madvise(void *p, size_t bytes, int advice);
+size_t tp_page_size(void);
+
+/*
+ * Sleep while *word == expected, until woken or until deadline_ns (monotonic,
+ * UINT64_MAX: no deadline). Returns 0 (woken, or word differed, or a signal
+ * arrived: the caller looks again) or ETIMEDOUT.
+ */
+int tp_futex_wait(_Atomic uint32_t *word, uint32_t expected,
+                  uint64_t deadline_ns);
+void tp_futex_wake(_Atomic uint32_t *word, int count);
+
+/* CPUs that this process may use: affinity and cgroup quota; at least 1. */
+unsigned tp_cpu_count(void);
+
+/*
+ * Checked builds: make the n-th following call of this file that can fail
+ * (n >= 1) fail once; n == 0 disarms. tp_fault_fired says whether it has.
+ */
+void tp_fault_arm(long n);
+bool tp_fault_fired(void);
+
+#endif

@@ -1,0 +1,72 @@
+/*
+ * troupe.h - the one public header of Troupe, a Lua-scriptable actor runtime.
+ *
+ * Conventions
+ *   - Functions return 0 or a negative TROUPE_E...; results come through the
+ *     last pointer, named out_x. troupe_strerror gives the text.
+ *   - Durations are nanoseconds in an int64_t: negative means for ever, 0
+ *     means do not wait.
+ *   - "May park" marks a function that may switch to another actor. It may
+ *     also never return: an actor that is ended while it waits is not resumed
+ *     (as with lua_error). Hold no lock and own no memory across such a call
+ *     that only the code behind it would release.
+ *   - Unless said otherwise, a function may be called from any thread.
+ */
+#ifndef TROUPE_H
+#define TROUPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define TROUPE_API __attribute__((visibility("default")))
+#else
+#define TROUPE_API
+#endif
+
+#define TROUPE_VERSION "0.1.0"
+
+/* name, value, text. The Lua side's short error strings are the lower-case
+ * names without the E. */
+#define TROUPE_ERRORS(X)                                                       \
+    X(EINVAL, -1, "invalid argument")                                          \
+    X(ENOMEM, -2, "out of memory")                                             \
+    X(ENOPROC, -3, "no such actor")                                            \
+    X(EFULL, -4, "mailbox is full")                                            \
+    X(ETIMEOUT, -5, "timed out")                                               \
+    X(EBUSY, -6, "a runtime is already active in this process")                \
+    X(ELIMIT, -7, "a limit of the runtime or of the system was reached")       \
+    X(ENOTACTOR, -8, "not called from an actor")                               \
+    X(ENOTFOUND, -9, "not found")                                              \
+    X(ESYNTAX, -10, "syntax error")                                            \
+    X(EFAILED, -11, "the root actor failed")                                   \
+    X(EKILLED, -12, "the actor was told to end")                               \
+    X(ESYSTEM, -13, "a system call failed, see errno")                         \
+    X(EDEADLOCK, -14, "every actor waits for a message that cannot come")
+
+enum troupe_error {
+#define X(name, value, text) TROUPE_##name = value,
+    TROUPE_ERRORS(X)
+#undef X
+    TROUPE_OK = 0
+};
+
+/* The text of a TROUPE_E... code; "unknown error" for any other number. */
+TROUPE_API const char *troupe_strerror(int code);
+
+/*
+ * A pid is a value: index (20 bits) and generation (27 bits), 47 bits in all,
+ * so that it fits a LuaJIT light userdata. 0 is no actor.
+ */
+typedef uint64_t troupe_pid;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,596 @@
+/*
+ * slab.c - process-wide memory in chunks of three fixed sizes.
+ *
+ * Idea:     a region is 4 MiB of address space, aligned to its size, cut into
+ *           chunks of one kind. A chunk is out, warm or cold. Warm: free and
+ *           resident, on an intrusive list. Cold: never touched or given back
+ *           to the kernel, so it cannot hold a list node; a bit in the region
+ *           header stands for it.
+ *
+ *             region: |header page|chunk 0|chunk 1|...|chunk n-1|slack|
+ *             get:  thread cache -> warm batch -> cold bits -> new region
+ *             put:  thread cache -> warm batch -> (pool full) madvise -> cold
+ *
+ *           A region whose chunks are all cold is unmapped, but for a last one.
+ *           So after a mass death at most TP_SLAB_RETAIN_BYTES per kind stay
+ *           resident, plus two batches per thread.
+ *           A BIRTH chunk is 6.5 pages: a page shared by two chunks goes back
+ *           when both go cold in one batch, or with the region.
+ * Threads:  any.
+ * Locks:    TP_RANK_SLAB, one mutex per kind; no system call under it.
+ * Memory:   as in slab.h.
+ * Parks:    never. The thread-local cache is read only inside functions that
+ *           are not inlined and do not switch, so a green stack may change its
+ *           thread between two calls.
+ * Fails:    tp_slab_get: NULL.
+ * Rejected: unmapping per chunk - one VMA per hole, the limit is 65,530.
+ *           MADV_FREE - resident figures would lie until there is pressure.
+ * Tests:    spec/unit/slab_test.c
+ */
+#define _GNU_SOURCE
+#include "mem/slab.h"
+
+#include "mem/magazine.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HEADER_BYTES 4096
+#define MAX_CHUNKS   1024
+#define MAX_BATCH    32
+#define LOW_BITS     47 /* LuaJIT GC64 keeps 47 bits of a pointer */
+
+/* A region with cold chunks stands before all regions without. */
+struct region {
+    struct region *next, *prev;     /* ring through the pool, under its lock */
+    size_t chunk_bytes;             /* set at birth */
+    uint32_t kind, chunks;          /* set at birth */
+    uint32_t cold;                  /* bits set below; under the pool's lock */
+    uint64_t bits[MAX_CHUNKS / 64]; /* 1: cold; under the pool's lock */
+};
+
+/* The depot's lock guards the whole pool. */
+struct pool {
+    struct tp_depot depot; /* warm chunks */
+    struct region *head;   /* cold first */
+    size_t regions, cold;  /* counts */
+    size_t total;          /* chunks of all regions */
+};
+
+_Static_assert(sizeof(struct region) <= HEADER_BYTES, "header page overflows");
+_Static_assert(TP_SLAB_BIRTH_BYTES % 64 == 0, "chunks start on a cache line");
+
+static const uint32_t kind_bytes[TP_SLAB_KINDS] = {
+#define X(name, bytes, batch) bytes,
+    TP_SLAB_KIND_LIST(X)
+#undef X
+};
+
+static const uint32_t kind_batch[TP_SLAB_KINDS] = {
+#define X(name, bytes, batch) batch,
+    TP_SLAB_KIND_LIST(X)
+#undef X
+};
+
+static struct pool pools[TP_SLAB_KINDS] = {
+#define X(name, bytes, batch)                                                  \
+    {.depot = {.max_items = TP_SLAB_RETAIN_BYTES / (bytes)}},
+    TP_SLAB_KIND_LIST(X)
+#undef X
+};
+
+static _Thread_local struct tp_mag mags[TP_SLAB_KINDS]
+    __attribute__((tls_model("initial-exec")));
+
+static pthread_key_t exit_key;
+static pthread_once_t exit_once = PTHREAD_ONCE_INIT;
+
+size_t
+tp_slab_bytes(enum tp_slab_kind kind)
+{
+    return kind_bytes[kind];
+}
+
+/* --- Mapping ------------------------------------------------------------ */
+
+#define MAP_KIND  (MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE)
+#define MAP_PROT  (PROT_READ | PROT_WRITE)
+#define IS_LOW(p) (((uintptr_t)(p) >> LOW_BITS) == 0)
+
+/*
+ * x86-64 gives user space 47 bits, so the plain call is always right there.
+ * AArch64 gives 48 and places mappings near the top: ask for low addresses,
+ * 1 GiB apart, until the kernel agrees. For the same reason malloc is of no
+ * use for LuaJIT on AArch64 (see bindings/arena.c).
+ */
+void *
+tp_slab_map(size_t bytes)
+{
+    void *p = tp_mmap(bytes, MAP_PROT, MAP_KIND);
+    if (p == NULL || TP_LIKELY(IS_LOW(p))) {
+        return p;
+    }
+    tp_munmap(p, bytes);
+    /* relaxed: a hint where to look first, any value works. */
+    static _Atomic uintptr_t hint = (uintptr_t)1 << 36;
+    for (int tries = 0; tries < 4096; tries++) {
+        /* relaxed: as above. */
+        uintptr_t at = atomic_load_explicit(&hint, memory_order_relaxed);
+        p = mmap((void *)at, bytes, MAP_PROT, MAP_KIND, -1, 0);
+        if (p == MAP_FAILED) {
+            return NULL;
+        }
+        if (IS_LOW(p)) {
+            return p;
+        }
+        tp_munmap(p, bytes);
+        at = (at + ((uintptr_t)1 << 30)) & (((uintptr_t)1 << LOW_BITS) - 1);
+        /* relaxed: as above. */
+        atomic_store_explicit(&hint, at, memory_order_relaxed);
+    }
+    return NULL;
+}
+
+/* A region's worth of address space, aligned to its own size. */
+static char *
+map_aligned(void)
+{
+    size_t size = TP_SLAB_REGION_BYTES;
+    char *raw = tp_slab_map(2 * size);
+    if (raw == NULL) {
+        return NULL;
+    }
+    size_t lead = (size_t)(-(uintptr_t)raw & (size - 1));
+    if (lead != 0) {
+        tp_munmap(raw, lead);
+    }
+    tp_munmap(raw + lead + size, size - lead);
+    return raw + lead;
+}
+
+static struct region *
+region_new(enum tp_slab_kind kind)
+{
+    char *p = map_aligned();
+    if (p == NULL) {
+        return NULL;
+    }
+    TP_UNPOISON(p, TP_SLAB_REGION_BYTES);
+    /* Advice only: without it a kernel set to "always" would make each first
+     * touch 2 MiB. */
+    tp_madvise(p, TP_SLAB_REGION_BYTES, MADV_NOHUGEPAGE);
+    struct region *r = (struct region *)(void *)p;
+    r->kind = kind;
+    r->chunk_bytes = kind_bytes[kind];
+    r->chunks = (TP_SLAB_REGION_BYTES - HEADER_BYTES) / kind_bytes[kind];
+    r->cold = r->chunks;
+    for (uint32_t i = 0; i < r->chunks; i++) {
+        r->bits[i / 64] |= (uint64_t)1 << (i % 64);
+    }
+    return r;
+}
+
+static void
+region_unmap(struct region *r)
+{
+    TP_UNPOISON(r, TP_SLAB_REGION_BYTES);
+    tp_munmap(r, TP_SLAB_REGION_BYTES);
+}
+
+static struct region *
+region_of(const void *p)
+{
+    uintptr_t mask = TP_SLAB_REGION_BYTES - 1;
+    return (struct region *)((uintptr_t)p & ~mask);
+}
+
+static size_t
+chunk_index(const struct region *r, const void *p)
+{
+    return ((uintptr_t)p - (uintptr_t)r - HEADER_BYTES) / r->chunk_bytes;
+}
+
+static void *
+chunk_at(struct region *r, size_t i)
+{
+    return (char *)r + HEADER_BYTES + i * r->chunk_bytes;
+}
+
+void *
+tp_slab_base(const void *p)
+{
+    struct region *r = region_of(p);
+    return chunk_at(r, chunk_index(r, p));
+}
+
+/* --- The ring of regions; all under the pool's lock --------------------- */
+
+static void
+ring_remove(struct pool *pool, struct region *r)
+{
+    if (r->next == r) {
+        pool->head = NULL;
+        return;
+    }
+    r->next->prev = r->prev;
+    r->prev->next = r->next;
+    if (pool->head == r) {
+        pool->head = r->next;
+    }
+}
+
+/* Insert before the head, that is at the end. */
+static void
+ring_append(struct pool *pool, struct region *r)
+{
+    struct region *head = pool->head;
+    if (head == NULL) {
+        r->next = r->prev = pool->head = r;
+        return;
+    }
+    r->next = head;
+    r->prev = head->prev;
+    head->prev->next = r;
+    head->prev = r;
+}
+
+static void
+ring_prepend(struct pool *pool, struct region *r)
+{
+    ring_append(pool, r);
+    pool->head = r;
+}
+
+static void
+adopt_region_locked(struct pool *pool, struct region *r)
+{
+    ring_prepend(pool, r);
+    pool->regions++;
+    pool->total += r->chunks;
+    pool->cold += r->chunks;
+}
+
+static void
+disown_region_locked(struct pool *pool, struct region *r)
+{
+    ring_remove(pool, r);
+    pool->regions--;
+    pool->total -= r->chunks;
+    pool->cold -= r->cold;
+}
+
+/* The lowest cold chunk, so that the pages in use stay together. */
+static void *
+take_cold_locked(struct pool *pool)
+{
+    struct region *r = pool->head;
+    if (r == NULL || r->cold == 0) {
+        return NULL;
+    }
+    size_t w = 0;
+    while (r->bits[w] == 0) {
+        w++;
+    }
+    size_t bit = (size_t)__builtin_ctzll(r->bits[w]);
+    r->bits[w] &= r->bits[w] - 1;
+    pool->cold--;
+    if (--r->cold == 0) {
+        ring_remove(pool, r);
+        ring_append(pool, r);
+    }
+    return chunk_at(r, w * 64 + bit);
+}
+
+/* True when the region is all cold now and was taken off the pool. */
+static bool
+make_cold_locked(struct pool *pool, void *chunk)
+{
+    struct region *r = region_of(chunk);
+    size_t i = chunk_index(r, chunk);
+    r->bits[i / 64] |= (uint64_t)1 << (i % 64);
+    pool->cold++;
+    if (r->cold++ == 0) {
+        ring_remove(pool, r);
+        ring_prepend(pool, r);
+    }
+    /* Another region with cold chunks is either the head or next to it. */
+    struct region *other = pool->head == r ? r->next : pool->head;
+    if (r->cold < r->chunks || other == r || other->cold == 0) {
+        return false;
+    }
+    disown_region_locked(pool, r);
+    return true;
+}
+
+/* --- Batches ------------------------------------------------------------ */
+
+static int
+by_address(const void *a, const void *b)
+{
+    uintptr_t x = (uintptr_t) * (void *const *)a;
+    uintptr_t y = (uintptr_t) * (void *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Give back the whole pages of [from, to). A failure costs memory only. */
+static void
+decommit(char *from, char *to)
+{
+    uintptr_t page = tp_page_size() - 1;
+    uintptr_t a = ((uintptr_t)from + page) & ~page;
+    uintptr_t b = (uintptr_t)to & ~page;
+    if (a < b) {
+        tp_madvise((void *)a, b - a, MADV_DONTNEED);
+    }
+}
+
+static void
+decommit_runs(void **chunks, size_t n, size_t bytes)
+{
+    qsort(chunks, n, sizeof *chunks, by_address);
+    for (size_t i = 0, j; i < n; i = j) {
+        for (j = i + 1; j < n; j++) {
+            if ((char *)chunks[j] != (char *)chunks[j - 1] + bytes) {
+                break;
+            }
+        }
+        decommit(chunks[i], (char *)chunks[j - 1] + bytes);
+    }
+}
+
+/* The pool is full: a whole batch goes cold. The chunks are private until the
+ * bits are set, so the kernel is asked before the lock is taken. */
+static void
+purge(enum tp_slab_kind kind, struct tp_mag_item *batch)
+{
+    struct pool *pool = &pools[kind];
+    void *chunks[MAX_BATCH];
+    struct region *dead[MAX_BATCH];
+    size_t n = 0, n_dead = 0;
+    for (struct tp_mag_item *it = batch; it != NULL; it = it->next) {
+        chunks[n++] = it;
+    }
+    decommit_runs(chunks, n, kind_bytes[kind]);
+    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+    for (size_t i = 0; i < n; i++) {
+        if (make_cold_locked(pool, chunks[i])) {
+            dead[n_dead++] = region_of(chunks[i]);
+        }
+    }
+    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    while (n_dead > 0) {
+        region_unmap(dead[--n_dead]);
+    }
+}
+
+static void
+give_batch(enum tp_slab_kind kind, struct tp_mag_item *batch)
+{
+    if (!tp_depot_put(&pools[kind].depot, batch)) {
+        purge(kind, batch);
+    }
+}
+
+/* Link up to a batch of cold chunks, lowest first; touches them, so outside
+ * the lock. */
+static struct tp_mag_item *
+link_batch(void **chunks, uint32_t n)
+{
+    struct tp_mag_item *batch = NULL;
+    for (uint32_t i = n; i-- > 0;) {
+        struct tp_mag_item *it = chunks[i];
+        TP_UNPOISON(it, sizeof *it);
+        it->next = batch;
+        batch = it;
+    }
+    if (batch != NULL) {
+        batch->count = n;
+    }
+    return batch;
+}
+
+/* A warm batch, else one of cold chunks, else NULL. */
+static struct tp_mag_item *
+take_batch(enum tp_slab_kind kind)
+{
+    struct pool *pool = &pools[kind];
+    void *chunks[MAX_BATCH];
+    uint32_t n = 0;
+    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+    struct tp_mag_item *batch = tp_depot_take_locked(&pool->depot);
+    while (batch == NULL && n < kind_batch[kind]) {
+        chunks[n] = take_cold_locked(pool);
+        if (chunks[n] == NULL) {
+            break;
+        }
+        n++;
+    }
+    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    return batch != NULL ? batch : link_batch(chunks, n);
+}
+
+/* take_batch, mapping a region where there is none. */
+static struct tp_mag_item *
+need_batch(enum tp_slab_kind kind)
+{
+    struct pool *pool = &pools[kind];
+    struct tp_mag_item *batch;
+    while ((batch = take_batch(kind)) == NULL) {
+        struct region *r = region_new(kind);
+        if (r == NULL) {
+            return NULL;
+        }
+        tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+        adopt_region_locked(pool, r);
+        tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    }
+    return batch;
+}
+
+/* --- The thread's cache ------------------------------------------------- */
+
+static void
+flush_at_exit(void *unused)
+{
+    (void)unused;
+    tp_slab_thread_flush();
+}
+
+static void
+make_exit_key(void)
+{
+    tp_check(pthread_key_create(&exit_key, flush_at_exit) == 0);
+}
+
+static void
+register_thread(struct tp_mag *mag, enum tp_slab_kind kind)
+{
+    pthread_once(&exit_once, make_exit_key);
+    pthread_setspecific(exit_key, &exit_key);
+    mag->room = kind_batch[kind];
+}
+
+/* The loaded list is empty. */
+static __attribute__((noinline)) struct tp_mag_item *
+refill(struct tp_mag *mag, enum tp_slab_kind kind)
+{
+    struct tp_mag_item *batch = mag->spare;
+    mag->spare = NULL;
+    if (batch == NULL) {
+        if (mag->room == 0) {
+            register_thread(mag, kind);
+        }
+        batch = need_batch(kind);
+    }
+    if (batch == NULL) {
+        return NULL;
+    }
+    tp_mag_load(mag, batch, kind_batch[kind]);
+    return tp_mag_pop(mag);
+}
+
+/* The loaded list is full, or this is the thread's first put. */
+static __attribute__((noinline)) void
+unload(struct tp_mag *mag, enum tp_slab_kind kind)
+{
+    struct tp_mag_item *old = mag->spare;
+    if (!tp_mag_close(mag, kind_batch[kind], &mag->spare)) {
+        register_thread(mag, kind);
+    } else if (old != NULL) {
+        give_batch(kind, old);
+    }
+}
+
+__attribute__((noinline)) void *
+tp_slab_get(enum tp_slab_kind kind)
+{
+    struct tp_mag *mag = &mags[kind];
+    struct tp_mag_item *it = tp_mag_pop(mag);
+    if (TP_UNLIKELY(it == NULL)) {
+        it = refill(mag, kind);
+        if (it == NULL) {
+            return NULL;
+        }
+    }
+    TP_UNPOISON(it, kind_bytes[kind]);
+    return it;
+}
+
+__attribute__((noinline)) void
+tp_slab_put(enum tp_slab_kind kind, void *chunk)
+{
+    struct tp_mag *mag = &mags[kind];
+    tp_assert(chunk == tp_slab_base(chunk));
+    tp_assert(region_of(chunk)->kind == (uint32_t)kind);
+    TP_POISON((char *)chunk + sizeof(struct tp_mag_item),
+              kind_bytes[kind] - sizeof(struct tp_mag_item));
+    while (TP_UNLIKELY(!tp_mag_push(mag, chunk))) {
+        unload(mag, kind);
+    }
+}
+
+__attribute__((noinline)) void
+tp_slab_thread_flush(void)
+{
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        struct tp_mag *mag = &mags[k];
+        enum tp_slab_kind kind = (enum tp_slab_kind)k;
+        struct tp_mag_item *batch;
+        if (tp_mag_close(mag, kind_batch[kind], &batch)) {
+            give_batch(kind, batch);
+        }
+        if (mag->spare != NULL) {
+            give_batch(kind, mag->spare);
+        }
+        *mag = (struct tp_mag){0};
+    }
+}
+
+/* --- Whole pools -------------------------------------------------------- */
+
+static size_t
+pool_out_locked(const struct pool *pool)
+{
+    return pool->total - pool->cold - pool->depot.items;
+}
+
+void
+tp_slab_get_stats(struct tp_slab_stats *out_stats)
+{
+    memset(out_stats, 0, sizeof *out_stats);
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        struct pool *pool = &pools[k];
+        tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+        out_stats->out[k] = pool_out_locked(pool);
+        out_stats->pooled[k] = pool->depot.items;
+        out_stats->cold[k] = pool->cold;
+        out_stats->mapped_bytes += pool->regions * TP_SLAB_REGION_BYTES;
+        tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    }
+}
+
+void
+tp_slab_set_retain(size_t bytes)
+{
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        tp_mutex_lock(&pools[k].depot.lock, TP_RANK_SLAB);
+        pools[k].depot.max_items = bytes / kind_bytes[k];
+        tp_mutex_unlock(&pools[k].depot.lock, TP_RANK_SLAB);
+    }
+}
+
+/* Forget and unmap all regions of one pool. */
+static void
+pool_fini(struct pool *pool)
+{
+    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+    struct region *r = pool->head, *last = r == NULL ? NULL : r->prev;
+    pool->head = NULL;
+    pool->regions = pool->cold = pool->total = 0;
+    pool->depot.batches = NULL;
+    pool->depot.items = 0;
+    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    while (r != NULL) {
+        struct region *next = r == last ? NULL : r->next;
+        region_unmap(r);
+        r = next;
+    }
+}
+
+bool
+tp_slab_fini(void)
+{
+    struct tp_slab_stats stats;
+    tp_slab_thread_flush();
+    tp_slab_get_stats(&stats);
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        if (stats.out[k] != 0) {
+            return false;
+        }
+    }
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        pool_fini(&pools[k]);
+    }
+    return true;
+}

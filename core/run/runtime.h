@@ -1,0 +1,56 @@
+/*
+ * runtime.h - start, run and stop. One runtime at a time in a process.
+ *
+ * The stop protocol
+ *   1 The root actor ends (reap). If it failed, or halt was called, or all
+ *     workers sleep and nothing is queued, armed or awaited outside: all
+ *     actors are told to end; no new one is born.
+ *   2 They run their finalizers and are reaped; the live count falls to zero.
+ *   3 The one who counts zero stops the workers; they leave their loops.
+ *   4 tp_run joins the threads, takes all apart and returns the root's reason.
+ *
+ * Threads:  run: one, which becomes worker 0. The rest: any.
+ * Locks:    TP_RANK_RUNTIME.
+ * Ordering: STOP-1 (actor.c), LIVE-1.
+ * Fails:    TROUPE_EBUSY, TROUPE_EINVAL, TROUPE_ENOMEM, TROUPE_ESYSTEM.
+ * Tests:    spec/unit/runtime_test.c
+ */
+#ifndef TP_RUN_RUNTIME_H
+#define TP_RUN_RUNTIME_H
+
+#include "actor/actor.h"
+
+struct tp_run_config {
+    unsigned schedulers;  /* 1..64; 0: tp_cpu_count() */
+    uint32_t max_actors;  /* 1..2^20; 0: 2^20 */
+    size_t stack_reserve; /* bytes; 0: 256 KiB */
+    size_t stack_guard;
+    uint64_t slice_ns; /* 0: 2 ms */
+};
+
+/*
+ * Runs class->main(arg) as root actor until nothing can happen any more.
+ * Takes arg when it returns 0; then *out_reason, the root's, is the caller's.
+ */
+int tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
+           const struct tp_actor_class *class, void *arg,
+           struct tp_reason **out_reason);
+
+/* Is a runtime active in this process? */
+bool tp_is_running(void);
+
+/* Releases what a message of the bindings names; set before tp_run. */
+extern void (*tp_user_release)(struct tp_msg *m);
+
+/* Ends the run in order; the first code given counts. Any thread. */
+void tp_halt(int code);
+
+/* True and the code if the last run was halted. */
+bool tp_halted(int *out_code);
+
+/* Something outside (I/O, the blocking pool, a host) may make an actor
+ * runnable: the run does not end meanwhile. */
+void tp_external_begin(void);
+void tp_external_end(void);
+
+#endif

@@ -1,0 +1,507 @@
+/*
+ * timer.c - deadlines. See timer.h.
+ *
+ * Ordering, wait entries: the owner stores wait_deadline, then loads armed;
+ * the holder of the lock stores armed, then loads wait_deadline (TMR-1, all
+ * seq_cst). So either the owner sees that its entry has left the heap and puts
+ * it back, or the other side sees the new deadline and does. Both may happen;
+ * the lock makes the second one find the entry in place.
+ *
+ * Tests: spec/unit/timer_test.c
+ */
+#include "sched/timer.h"
+
+#include "sched/worker.h"
+
+#include <string.h>
+
+#define ARITY 4u
+#define FIRE_BATCH 64
+#define ID_INDEX_BITS 24
+#define ID_GEN_MASK ((1u << 28) - 1)
+
+struct id_entry {
+    struct tp_event *event; /* NULL: free */
+    uint32_t gen;
+    uint32_t next_free; /* index + 1 */
+};
+
+/* All under lock, but for tp_timer_earliest. */
+static struct {
+    struct tp_mutex lock;
+    struct tp_timer_node **heap;
+    uint32_t count, capacity;
+    struct id_entry *ids;
+    uint32_t id_count, id_capacity, id_free;
+} timers;
+
+_Atomic uint64_t tp_timer_earliest = TP_NEVER;
+void (*tp_timer_on_earlier)(uint64_t deadline_ns);
+
+/* -- heap ---------------------------------------------------------------- */
+
+static void
+place(uint32_t i, struct tp_timer_node *n)
+{
+    timers.heap[i] = n;
+    n->pos = i + 1;
+}
+
+static void
+sift_up(uint32_t i, struct tp_timer_node *n)
+{
+    while (i > 0) {
+        uint32_t parent = (i - 1) / ARITY;
+        if (timers.heap[parent]->key <= n->key) {
+            break;
+        }
+        place(i, timers.heap[parent]);
+        i = parent;
+    }
+    place(i, n);
+}
+
+static void
+sift_down(uint32_t i, struct tp_timer_node *n)
+{
+    for (;;) {
+        uint32_t first = i * ARITY + 1, best = i;
+        uint64_t key = n->key;
+        for (uint32_t c = first; c < first + ARITY && c < timers.count; c++) {
+            if (timers.heap[c]->key < key) {
+                best = c;
+                key = timers.heap[c]->key;
+            }
+        }
+        if (best == i) {
+            break;
+        }
+        place(i, timers.heap[best]);
+        i = best;
+    }
+    place(i, n);
+}
+
+static int
+grow(void **array, uint32_t *capacity, size_t item)
+{
+    uint32_t want = *capacity == 0 ? 64 : *capacity * 2;
+    void *p = tp_realloc(*array, want * item);
+    if (p == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    *array = p;
+    *capacity = want;
+    return 0;
+}
+
+static void
+heap_remove(struct tp_timer_node *n)
+{
+    uint32_t i = n->pos - 1;
+    struct tp_timer_node *last = timers.heap[--timers.count];
+    n->pos = 0;
+    if (last == n) {
+        return;
+    }
+    if (i > 0 && timers.heap[(i - 1) / ARITY]->key > last->key) {
+        sift_up(i, last);
+    } else {
+        sift_down(i, last);
+    }
+}
+
+/* Room for one more entry, so that heap_insert cannot fail. */
+static int
+heap_reserve(void)
+{
+    return timers.count < timers.capacity
+               ? 0
+               : grow((void **)&timers.heap, &timers.capacity,
+                      sizeof *timers.heap);
+}
+
+static void
+heap_insert(struct tp_timer_node *n, uint64_t key)
+{
+    n->key = key;
+    sift_up(timers.count++, n);
+}
+
+static void
+publish_earliest(void)
+{
+    uint64_t key = timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+    /* IDLE-2 seq_cst: the deadline is stored before the timekeeper is looked
+     * up (tp_timer_on_earlier). Partner: a parker names itself timekeeper,
+     * then reads this. */
+    atomic_store_explicit(&tp_timer_earliest, key, memory_order_seq_cst);
+}
+
+static void
+lock(void)
+{
+    tp_mutex_lock(&timers.lock, TP_RANK_TIMER);
+}
+
+/* Unlocks; tells the scheduler when the earliest deadline has moved up. */
+static void
+unlock_and_tell(uint64_t before)
+{
+    uint64_t now_earliest = timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+    bool earlier = now_earliest < before;
+    if (now_earliest != before) {
+        publish_earliest();
+    }
+    tp_mutex_unlock(&timers.lock, TP_RANK_TIMER);
+    if (earlier && tp_timer_on_earlier != NULL) {
+        tp_timer_on_earlier(now_earliest);
+    }
+}
+
+static uint64_t
+head_key_locked(void)
+{
+    return timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+}
+
+/* -- waits --------------------------------------------------------------- */
+
+void
+tp_wait_timer_init(struct tp_wait_timer *t, struct tp_slot *slot)
+{
+    memset(t, 0, sizeof *t);
+    t->node.kind = TP_TIMER_WAIT;
+    t->slot = slot;
+    atomic_init(&t->armed, TP_NEVER);
+    atomic_init(&t->wait_deadline, TP_NEVER);
+}
+
+static void
+set_armed(struct tp_wait_timer *t, uint64_t key)
+{
+    /* TMR-1 seq_cst: stored before wait_deadline is read. Partner:
+     * tp_wait_timer_set, which stores wait_deadline, then reads armed. */
+    atomic_store_explicit(&t->armed, key, memory_order_seq_cst);
+}
+
+static int
+wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
+{
+    lock();
+    uint64_t before = head_key_locked();
+    int rc = 0;
+    if (t->node.pos != 0) {
+        if (t->node.key > deadline_ns) {
+            heap_remove(&t->node);
+            heap_insert(&t->node, deadline_ns);
+            set_armed(t, deadline_ns);
+        }
+    } else if ((rc = heap_reserve()) == 0) {
+        heap_insert(&t->node, deadline_ns);
+        set_armed(t, deadline_ns);
+    }
+    unlock_and_tell(before);
+    return rc;
+}
+
+int
+tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
+{
+    /* TMR-1 seq_cst: stored before armed is read. Partner: set_armed, then
+     * wanted_deadline. A weaker order would let both sides rely on the other.
+     */
+    atomic_store_explicit(&t->wait_deadline, deadline_ns, memory_order_seq_cst);
+    if (deadline_ns == TP_NEVER) {
+        return 0;
+    }
+    /* TMR-1 seq_cst: see above. */
+    if (atomic_load_explicit(&t->armed, memory_order_seq_cst) <= deadline_ns) {
+        return 0;
+    }
+    return wait_timer_insert(t, deadline_ns);
+}
+
+void
+tp_wait_timer_fini(struct tp_wait_timer *t)
+{
+    /* relaxed: only the lock's holder arms, and only for a live wait. */
+    if (atomic_load_explicit(&t->armed, memory_order_relaxed) == TP_NEVER) {
+        return;
+    }
+    lock();
+    uint64_t before = head_key_locked();
+    if (t->node.pos != 0) {
+        heap_remove(&t->node);
+        set_armed(t, TP_NEVER);
+    }
+    unlock_and_tell(before);
+}
+
+/* -- events -------------------------------------------------------------- */
+
+static int
+id_new(struct tp_event *e)
+{
+    uint32_t i;
+    if (timers.id_free != 0) {
+        i = timers.id_free - 1;
+        timers.id_free = timers.ids[i].next_free;
+    } else {
+        if (timers.id_count == 1u << ID_INDEX_BITS ||
+            (timers.id_count == timers.id_capacity &&
+             grow((void **)&timers.ids, &timers.id_capacity,
+                  sizeof *timers.ids) != 0)) {
+            return TROUPE_ENOMEM;
+        }
+        i = timers.id_count++;
+        timers.ids[i].gen = 1;
+    }
+    timers.ids[i].event = e;
+    e->id = ((uint64_t)timers.ids[i].gen << ID_INDEX_BITS) | i;
+    return 0;
+}
+
+static struct id_entry *
+id_find(uint64_t id)
+{
+    uint32_t i = (uint32_t)id & ((1u << ID_INDEX_BITS) - 1);
+    if (i >= timers.id_count || timers.ids[i].event == NULL ||
+        timers.ids[i].gen != id >> ID_INDEX_BITS) {
+        return NULL;
+    }
+    return &timers.ids[i];
+}
+
+static void
+id_free(struct id_entry *entry)
+{
+    entry->event = NULL;
+    entry->gen = (entry->gen & ID_GEN_MASK) == ID_GEN_MASK ? 1 : entry->gen + 1;
+    entry->next_free = timers.id_free;
+    timers.id_free = (uint32_t)(entry - timers.ids) + 1;
+}
+
+int
+tp_event_start(struct tp_event *e, uint64_t deadline_ns)
+{
+    e->node.kind = TP_TIMER_EVENT;
+    e->node.pos = 0;
+    e->firing = e->cancelled = false;
+    lock();
+    uint64_t before = head_key_locked();
+    int rc = heap_reserve();
+    if (rc == 0) {
+        rc = id_new(e);
+    }
+    if (rc == 0) {
+        heap_insert(&e->node, deadline_ns);
+    }
+    unlock_and_tell(before);
+    return rc;
+}
+
+bool
+tp_event_cancel(uint64_t id, struct tp_event **out_e)
+{
+    bool won = false;
+    *out_e = NULL;
+    lock();
+    uint64_t before = head_key_locked();
+    struct id_entry *entry = id_find(id);
+    if (entry != NULL) {
+        struct tp_event *e = entry->event;
+        won = true;
+        id_free(entry);
+        if (e->firing) {
+            e->cancelled = true;
+        } else {
+            heap_remove(&e->node);
+            *out_e = e;
+        }
+    }
+    unlock_and_tell(before);
+    return won;
+}
+
+/* -- firing -------------------------------------------------------------- */
+
+struct due {
+    struct tp_event *event; /* NULL: a wait */
+    troupe_pid pid;
+    uint32_t epoch;
+};
+
+static uint64_t
+wanted_deadline(struct tp_wait_timer *t)
+{
+    /* TMR-1 seq_cst: read after armed was stored. Partner:
+     * tp_wait_timer_set. */
+    return atomic_load_explicit(&t->wait_deadline, memory_order_seq_cst);
+}
+
+/* A wait's entry came up at now_ns: back into the heap, or due, or nothing. */
+static bool
+wait_came_up(struct tp_wait_timer *t, uint64_t now_ns, struct due *d)
+{
+    heap_remove(&t->node);
+    set_armed(t, TP_NEVER);
+    uint64_t wanted = wanted_deadline(t);
+    if (wanted == TP_NEVER) {
+        return false;
+    }
+    if (wanted > now_ns) {
+        heap_insert(&t->node, wanted); /* room: it has just left */
+        set_armed(t, wanted);
+        return false;
+    }
+    /* TMR-2 acquire: the epoch is read after the deadline that belongs to it
+     * or to an earlier wait; a mismatch can only wake a wait too early, and
+     * waits look at the clock. Partner: the release in tp_worker_park. */
+    uint64_t word = atomic_load_explicit(&t->slot->state, memory_order_acquire);
+    d->event = NULL;
+    d->pid = tp_slot_pid(t->slot);
+    d->epoch = tp_state_epoch(word);
+    return true;
+}
+
+static bool
+event_came_up(struct tp_event *e, struct due *d)
+{
+    heap_remove(&e->node);
+    if (e->interval_ns == 0) {
+        id_free(id_find(e->id));
+    } else {
+        e->firing = true;
+    }
+    d->event = e;
+    return true;
+}
+
+static bool
+came_up(struct tp_timer_node *n, uint64_t now_ns, struct due *d)
+{
+    return n->kind == TP_TIMER_WAIT
+               ? wait_came_up(tp_container_of(n, struct tp_wait_timer, node),
+                              now_ns, d)
+               : event_came_up(tp_container_of(n, struct tp_event, node), d);
+}
+
+/* An event with an interval was fired: into the heap again, unless it was
+ * cancelled meanwhile or wants no more. */
+static void
+event_again(struct tp_event *e, bool more)
+{
+    uint64_t now = tp_now_ns(), next = tp_sat_add(e->node.key, e->interval_ns);
+    lock();
+    uint64_t before = head_key_locked();
+    bool keep = more && !e->cancelled && heap_reserve() == 0;
+    e->firing = false;
+    if (keep) {
+        heap_insert(&e->node, next > now ? next : now + 1);
+    } else if (!e->cancelled) {
+        id_free(id_find(e->id));
+    }
+    unlock_and_tell(before);
+    if (!keep) {
+        e->drop(e);
+    }
+}
+
+static void
+fire(struct due *d)
+{
+    if (d->event == NULL) {
+        tp_unpark_at(d->pid, d->epoch);
+    } else if (d->event->interval_ns == 0) {
+        d->event->fire(d->event);
+    } else {
+        event_again(d->event, d->event->fire(d->event));
+    }
+}
+
+size_t
+tp_timers_run(uint64_t now_ns)
+{
+    size_t total = 0;
+    uint32_t n;
+    do {
+        struct due due[FIRE_BATCH];
+        n = 0;
+        lock();
+        uint64_t before = head_key_locked();
+        while (n < FIRE_BATCH && head_key_locked() <= now_ns) {
+            n += came_up(timers.heap[0], now_ns, &due[n]);
+        }
+        unlock_and_tell(before);
+        for (uint32_t i = 0; i < n; i++) {
+            fire(&due[i]);
+        }
+        total += n;
+    } while (n == FIRE_BATCH);
+    return total;
+}
+
+/* -- start and end ------------------------------------------------------- */
+
+int
+tp_timers_init(void)
+{
+    memset(&timers, 0, sizeof timers);
+    tp_timer_on_earlier = NULL;
+    publish_earliest();
+    return 0;
+}
+
+void
+tp_timers_fini(void)
+{
+    for (uint32_t i = 0; i < timers.count; i++) {
+        if (timers.heap[i]->kind == TP_TIMER_EVENT) {
+            struct tp_event *e =
+                tp_container_of(timers.heap[i], struct tp_event, node);
+            e->drop(e);
+        }
+    }
+    tp_free(timers.heap);
+    tp_free(timers.ids);
+    tp_timers_init();
+}
+
+static bool
+node_matters(struct tp_timer_node *n)
+{
+    if (n->kind == TP_TIMER_WAIT) {
+        return wanted_deadline(tp_container_of(n, struct tp_wait_timer,
+                                               node)) != TP_NEVER;
+    }
+    struct tp_event *e = tp_container_of(n, struct tp_event, node);
+    return e->matters(e);
+}
+
+static void
+prune_head(void)
+{
+    struct tp_timer_node *n = timers.heap[0];
+    heap_remove(n);
+    if (n->kind == TP_TIMER_WAIT) {
+        set_armed(tp_container_of(n, struct tp_wait_timer, node), TP_NEVER);
+        return;
+    }
+    struct tp_event *e = tp_container_of(n, struct tp_event, node);
+    id_free(id_find(e->id));
+    e->drop(e);
+}
+
+bool
+tp_timers_prune(void)
+{
+    lock();
+    uint64_t before = head_key_locked();
+    while (timers.count > 0 && !node_matters(timers.heap[0])) {
+        prune_head();
+    }
+    bool left = timers.count > 0;
+    unlock_and_tell(before);
+    return left;
+}

@@ -1,0 +1,578 @@
+/*
+ * worker.c - the scheduler loop: take, run, account, put back or park.
+ *
+ * The state word's protocol (ST-1). Who may make which step:
+ *
+ *   VACANT  -> QUEUED    tp_slot_start, the spawner; nobody else knows it yet
+ *   QUEUED  -> RUNNING   run_slice, the worker that took it; the epoch moves on
+ *   RUNNING -> NOTIFIED  tp_unpark_at with the current epoch, any thread
+ *   RUNNING -> PARKED    after_park, the worker, once the stack is at rest
+ *   RUNNING, NOTIFIED -> QUEUED   yield, or a park that was already notified
+ *   PARKED  -> QUEUED    tp_unpark_at with the current epoch, or tp_slot_doom
+ *   RUNNING -> DONE      tp_worker_exit, the worker
+ *   any     -> | DOOMED  tp_slot_doom; taken away by run_slice
+ *
+ * The worker, not the actor, stores PARKED: before that store no other thread
+ * may touch the stack, since this one still stands on it.
+ *
+ * Threads:  see worker.h.
+ * Locks:    none of its own.
+ * Ordering: ST-1, WS-1, IDLE-1, IDLE-2, MON-1.
+ * Rejected: a direct switch from actor to actor - it saves 4 ns and costs a
+ *           second place where a park is completed.
+ * Tests:    spec/unit/worker_test.c, spec/unit/sched_stress.c
+ */
+#include "sched/worker.h"
+
+#include "sched/monitor.h"
+#include "sched/timer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* So often in a row the wake slot comes before the queue. */
+#define SLOT_BUDGET 64
+/* Cycles between two looks at the clock while timers are armed, some 10 us. */
+#define TIMER_CHECK_CYCLES 30000
+
+struct tp_sched tp_sched;
+
+static _Thread_local struct tp_worker *self_worker
+    __attribute__((tls_model("initial-exec")));
+
+/* noinline: the address of a thread-local must not outlive a switch. */
+__attribute__((noinline)) struct tp_worker *
+tp_worker_self(void)
+{
+    __asm__ volatile("");
+    return self_worker;
+}
+
+struct tp_slot *
+tp_slot_self(void)
+{
+    struct tp_worker *w = tp_worker_self();
+    return w == NULL ? NULL : w->current;
+}
+
+static struct tp_slot *
+slot_of(struct tp_runq_node *n)
+{
+    return n == NULL ? NULL : tp_container_of(n, struct tp_slot, qnode);
+}
+
+/* -- making runnable ----------------------------------------------------- */
+
+static void
+wake_one(int avoid)
+{
+    int i = tp_idle_claim(&tp_sched.idle, avoid);
+    if (i >= 0) {
+        struct tp_worker *w = tp_worker_self();
+        if (w != NULL) {
+            w->stats.wakes++;
+        }
+        tp_parker_unpark(&tp_sched.workers[i].parker);
+    }
+}
+
+/* Owner: puts s first, what was first goes to the queue. */
+static void
+wake_slot_put(struct tp_worker *w, struct tp_slot *s)
+{
+    /* WS-1 acq_rel: publishes s to the monitor that may pass it on, and sees
+     * it when it comes back. Partner: monitor.c, wake_slot_take. */
+    struct tp_slot *old = atomic_exchange_explicit(&w->wake_slot, s,
+                                                   memory_order_acq_rel);
+    if (old != NULL) {
+        tp_runq_push(tp_sched.runq, w->index, &old->qnode);
+        wake_one(-1);
+    }
+}
+
+static struct tp_slot *
+wake_slot_take(struct tp_worker *w)
+{
+    /* relaxed: a look; the exchange decides. */
+    if (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) == NULL) {
+        return NULL;
+    }
+    /* WS-1 acq_rel: as in wake_slot_put; the monitor may have been faster. */
+    return atomic_exchange_explicit(&w->wake_slot, NULL, memory_order_acq_rel);
+}
+
+/* s is QUEUED, in no queue, and the caller's. */
+static void
+enqueue(struct tp_slot *s)
+{
+    struct tp_worker *w = tp_worker_self();
+    if (w == NULL) {
+        tp_runq_inject(tp_sched.runq, &s->qnode);
+        wake_one(-1);
+    } else if (w->current != NULL) {
+        wake_slot_put(w, s);
+    } else {
+        /* The loop itself: it takes one next, the chain rule sees the rest. */
+        tp_runq_push(tp_sched.runq, w->index, &s->qnode);
+    }
+}
+
+void
+tp_slot_start(struct tp_slot *s)
+{
+    /* ST-1 release: publishes the newborn to whoever finds its pid. */
+    atomic_fetch_add_explicit(&s->state, TP_QUEUED - TP_VACANT,
+                              memory_order_release);
+    enqueue(s);
+}
+
+bool
+tp_unpark_at(troupe_pid pid, uint32_t epoch)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    if (s == NULL) {
+        return false;
+    }
+    /* relaxed: the exchange below is the acquire. */
+    uint64_t word = atomic_load_explicit(&s->state, memory_order_relaxed);
+    for (;;) {
+        enum tp_state st = tp_state_of(word);
+        if (tp_state_gen(word) != tp_pid_gen(pid) ||
+            tp_state_epoch(word) != epoch ||
+            (st != TP_PARKED && st != TP_RUNNING)) {
+            return false;
+        }
+        uint64_t to = st == TP_PARKED ? TP_QUEUED : TP_NOTIFIED;
+        /* ST-1 acq_rel: publishes what the waker did to the actor's next
+         * slice, and takes the stack over from the worker that parked it.
+         * relaxed: a failure is tried again. */
+        if (atomic_compare_exchange_weak_explicit(
+                &s->state, &word, (word & ~TP_STATE_MASK) | to,
+                memory_order_acq_rel, memory_order_relaxed)) {
+            if (st == TP_PARKED) {
+                enqueue(s);
+            }
+            return true;
+        }
+    }
+}
+
+bool
+tp_slot_doom(struct tp_slot *s, uint32_t gen)
+{
+    /* relaxed: the exchange below is the acquire. */
+    uint64_t word = atomic_load_explicit(&s->state, memory_order_relaxed);
+    for (;;) {
+        enum tp_state st = tp_state_of(word);
+        if (tp_state_gen(word) != gen || st == TP_DONE || st == TP_VACANT) {
+            return false;
+        }
+        uint64_t next = word | TP_STATE_DOOMED;
+        if (st == TP_PARKED) {
+            next = (next & ~TP_STATE_MASK) | TP_QUEUED;
+        }
+        /* ST-1 acq_rel: as in tp_unpark_at. relaxed: tried again. */
+        if (atomic_compare_exchange_weak_explicit(&s->state, &word, next,
+                                                  memory_order_acq_rel,
+                                                  memory_order_relaxed)) {
+            if (st == TP_PARKED) {
+                enqueue(s);
+            }
+            return true;
+        }
+    }
+}
+
+/* -- the running actor's side -------------------------------------------- */
+
+static void
+switch_out(struct tp_slot *self, enum tp_after after)
+{
+    struct tp_worker *w = tp_worker_self();
+    tp_assert(w->current == self);
+    w->after = after;
+    tp_fiber_switch(self->fiber, &w->fiber);
+}
+
+void
+tp_worker_park(struct tp_slot *self)
+{
+    switch_out(self, TP_AFTER_PARK);
+}
+
+void
+tp_worker_yield(struct tp_slot *self)
+{
+    switch_out(self, TP_AFTER_YIELD);
+}
+
+void
+tp_worker_exit(struct tp_slot *self)
+{
+    struct tp_worker *w = tp_worker_self();
+    w->after = TP_AFTER_EXIT;
+    tp_fiber_switch_final(self->fiber, &w->fiber);
+    abort();
+}
+
+void
+tp_wait_abandon(struct tp_slot *self)
+{
+    /* relaxed: the exchange below is the acquire. */
+    uint64_t word = atomic_load_explicit(&self->state, memory_order_relaxed);
+    uint64_t next;
+    do {
+        next = ((word & ~TP_STATE_MASK) | TP_RUNNING) + TP_STATE_EPOCH_ONE;
+        /* ST-1 acquire: sees what a waker did that had notified us.
+         * relaxed: tried again. */
+    } while (!atomic_compare_exchange_weak_explicit(&self->state, &word, next,
+                                                    memory_order_acquire,
+                                                    memory_order_relaxed));
+}
+
+void
+tp_worker_checkpoint_slow(void)
+{
+    struct tp_worker *w = tp_worker_self();
+    /* relaxed: a request to hurry, repeated by the monitor. */
+    atomic_store_explicit(&w->resched, false, memory_order_relaxed);
+    /* relaxed: a hint that something else is there to run. */
+    if (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+        tp_runq_has_work(tp_sched.runq) ||
+        tp_timers_earliest() <= tp_now_ns()) {
+        tp_worker_yield(w->current);
+    }
+}
+
+/* -- one slice ----------------------------------------------------------- */
+
+/* The stack is at rest. PARKED, unless the wait is over already or the actor
+ * is doomed: then it runs again. */
+static void
+after_park(struct tp_worker *w, struct tp_slot *s)
+{
+    /* relaxed: the exchange below orders. */
+    uint64_t word = atomic_load_explicit(&s->state, memory_order_relaxed);
+    uint64_t next;
+    do {
+        bool again =
+            tp_state_of(word) == TP_NOTIFIED || (word & TP_STATE_DOOMED) != 0;
+        next = (word & ~TP_STATE_MASK) | (again ? TP_QUEUED : TP_PARKED);
+        /* ST-1 release: the stack and all that the actor wrote, for the worker
+         * that runs it next. acquire: what its waker wrote. relaxed: tried
+         * again. */
+    } while (!atomic_compare_exchange_weak_explicit(&s->state, &word, next,
+                                                    memory_order_acq_rel,
+                                                    memory_order_relaxed));
+    if (tp_state_of(next) == TP_QUEUED) {
+        wake_slot_put(w, s);
+    }
+}
+
+static void
+after_yield(struct tp_worker *w, struct tp_slot *s)
+{
+    /* relaxed: the exchange below orders. */
+    uint64_t word = atomic_load_explicit(&s->state, memory_order_relaxed);
+    /* ST-1 release: as in after_park. relaxed: tried again. */
+    while (!atomic_compare_exchange_weak_explicit(
+        &s->state, &word, (word & ~TP_STATE_MASK) | TP_QUEUED,
+        memory_order_acq_rel, memory_order_relaxed)) {
+    }
+    tp_runq_push(tp_sched.runq, w->index, &s->qnode);
+}
+
+static void
+run_slice(struct tp_worker *w, struct tp_slot *s)
+{
+    /* ST-1 acquire: sees the stack as the last worker left it, and what the
+     * waker wrote. Partners: after_park, tp_unpark_at, tp_slot_start. */
+    uint64_t word = atomic_fetch_add_explicit(
+        &s->state, TP_STATE_EPOCH_ONE + TP_RUNNING - TP_QUEUED,
+        memory_order_acq_rel);
+    tp_assert(tp_state_of(word) == TP_QUEUED);
+    if (TP_UNLIKELY((word & TP_STATE_DOOMED) != 0)) {
+        /* ST-1 acquire: sees the reason that the doomer stored. */
+        atomic_fetch_and_explicit(&s->state, ~TP_STATE_DOOMED,
+                                  memory_order_acquire);
+        tp_sched.ops->doom(s);
+    }
+    w->current = s;
+    w->stats.switches++;
+    w->slice_start_cycles = tp_cycles();
+    /* relaxed: only this thread writes; the monitor samples. */
+    atomic_store_explicit(
+        &w->slice,
+        atomic_load_explicit(&w->slice, memory_order_relaxed) + 1,
+        memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->in_actor, true, memory_order_relaxed);
+    tp_fiber_switch(&w->fiber, s->fiber);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->in_actor, false, memory_order_relaxed);
+    w->current = NULL;
+    switch (w->after) {
+    case TP_AFTER_PARK:
+        after_park(w, s);
+        break;
+    case TP_AFTER_YIELD:
+        after_yield(w, s);
+        break;
+    case TP_AFTER_EXIT:
+        tp_sched.ops->reap(s);
+        break;
+    }
+}
+
+/* -- taking work --------------------------------------------------------- */
+
+static void
+check_timers(struct tp_worker *w)
+{
+    uint64_t earliest = tp_timers_earliest();
+    if (TP_LIKELY(earliest == TP_NEVER)) {
+        return;
+    }
+    uint64_t cycles = tp_cycles();
+    if (cycles - w->timer_check_cycles < TIMER_CHECK_CYCLES) {
+        return;
+    }
+    w->timer_check_cycles = cycles;
+    uint64_t now = tp_now_ns();
+    if (earliest <= now) {
+        w->stats.timers += tp_timers_run(now);
+    }
+}
+
+/* Chain rule: more is queued than this worker runs next. */
+static void
+chain(struct tp_worker *w)
+{
+    if (tp_sched.count > 1 && tp_runq_local_len(tp_sched.runq, w->index) > 0) {
+        wake_one(-1);
+    }
+}
+
+static uint32_t
+next_random(struct tp_worker *w)
+{
+    w->seed = w->seed * 1664525u + 1013904223u;
+    return w->seed >> 8;
+}
+
+/* The queue first when the wake slot has had its turns. */
+static struct tp_slot *
+take_queued(struct tp_worker *w)
+{
+    struct tp_slot *s = slot_of(tp_runq_pop(tp_sched.runq, w->index));
+    if (s == NULL && tp_sched.count > 1) {
+        s = wake_slot_take(w);
+        if (s != NULL) {
+            return s;
+        }
+        s = slot_of(tp_runq_steal(tp_sched.runq, w->index, next_random(w)));
+        w->stats.steals += s != NULL;
+    }
+    if (s != NULL) {
+        w->slot_streak = 0;
+        chain(w);
+        return s;
+    }
+    return wake_slot_take(w);
+}
+
+static struct tp_slot *
+take(struct tp_worker *w)
+{
+    check_timers(w);
+    if (w->slot_streak < SLOT_BUDGET) {
+        struct tp_slot *s = wake_slot_take(w);
+        if (s != NULL) {
+            w->slot_streak++;
+            return s;
+        }
+    }
+    return take_queued(w);
+}
+
+/* -- idling -------------------------------------------------------------- */
+
+static bool
+stopping(void)
+{
+    /* IDLE-1 seq_cst: read after the idle bit was set. Partner:
+     * tp_sched_stop. */
+    return atomic_load_explicit(&tp_sched.stop, memory_order_seq_cst);
+}
+
+/* The timers' insert: a sleeper that would sleep too long is woken. */
+static void
+on_earlier_deadline(uint64_t deadline_ns)
+{
+    /* IDLE-2 seq_cst: read after the deadline was stored. Partner:
+     * become_timekeeper, which stores this, then reads the deadline. */
+    if (atomic_load_explicit(&tp_sched.timekeeper_deadline,
+                             memory_order_seq_cst) > deadline_ns) {
+        /* relaxed: a wrong answer costs one wake-up; see IDLE-2. */
+        int keeper =
+            atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed);
+        if (keeper >= 0) {
+            tp_parker_unpark(&tp_sched.workers[keeper].parker);
+        } else if (tp_worker_self() == NULL) {
+            wake_one(-1);
+        }
+    }
+}
+
+/* Returns the deadline to sleep until, TP_NEVER if another keeps the time. */
+static uint64_t
+become_timekeeper(struct tp_worker *w)
+{
+    int nobody = -1;
+    if (tp_timers_earliest() == TP_NEVER ||
+        /* relaxed: the role is only about who sleeps with a deadline. */
+        !atomic_compare_exchange_strong_explicit(
+            &tp_sched.timekeeper, &nobody, (int)w->index, memory_order_relaxed,
+            memory_order_relaxed)) {
+        return TP_NEVER;
+    }
+    extern _Atomic uint64_t tp_timer_earliest;
+    uint64_t deadline, seen = tp_timers_earliest();
+    do {
+        deadline = seen;
+        /* IDLE-2 seq_cst: stored before the deadline is read again. Partner:
+         * on_earlier_deadline. */
+        atomic_store_explicit(&tp_sched.timekeeper_deadline, deadline,
+                              memory_order_seq_cst);
+        /* IDLE-2 seq_cst: see above. */
+        seen = atomic_load_explicit(&tp_timer_earliest, memory_order_seq_cst);
+    } while (seen < deadline);
+    return deadline;
+}
+
+static void
+resign_timekeeper(struct tp_worker *w)
+{
+    /* relaxed: only the keeper itself changes it back. */
+    if (atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) ==
+        (int)w->index) {
+        /* relaxed: from here on a busy worker or the monitor watches. */
+        atomic_store_explicit(&tp_sched.timekeeper_deadline, TP_NEVER,
+                              memory_order_relaxed);
+        /* relaxed: as above. */
+        atomic_store_explicit(&tp_sched.timekeeper, -1, memory_order_relaxed);
+    }
+}
+
+static void
+idle(struct tp_worker *w)
+{
+    uint64_t mask = tp_idle_enter(&tp_sched.idle, w->index);
+    uint64_t deadline = become_timekeeper(w);
+    bool all = mask == tp_idle_all(tp_sched.count);
+    if (!tp_runq_has_work(tp_sched.runq) && !stopping() &&
+        !(all && tp_sched.ops->quiescent()) &&
+        (deadline == TP_NEVER || deadline > tp_now_ns())) {
+        w->stats.parks++;
+        tp_parker_park(&w->parker, deadline);
+    }
+    resign_timekeeper(w);
+    tp_idle_leave(&tp_sched.idle, w->index);
+    tp_monitor_poke();
+    w->timer_check_cycles = 0;
+}
+
+/* -- start and stop ------------------------------------------------------ */
+
+void
+tp_worker_run(unsigned index)
+{
+    struct tp_worker *w = &tp_sched.workers[index];
+    self_worker = w;
+    tp_fiber_init_thread(&w->fiber);
+    tp_idle_leave(&tp_sched.idle, index);
+    tp_monitor_poke();
+    while (!stopping()) {
+        struct tp_slot *s = take(w);
+        if (s != NULL) {
+            run_slice(w, s);
+        } else {
+            idle(w);
+        }
+    }
+    tp_fiber_fini(&w->fiber);
+    self_worker = NULL;
+}
+
+void
+tp_sched_stop(void)
+{
+    /* IDLE-1 seq_cst: stored before sleepers are unparked; a worker that has
+     * just set its bit reads it (stopping). */
+    atomic_store_explicit(&tp_sched.stop, true, memory_order_seq_cst);
+    for (unsigned i = 0; i < tp_sched.count; i++) {
+        tp_parker_unpark(&tp_sched.workers[i].parker);
+    }
+}
+
+bool
+tp_pid_is_alive(troupe_pid pid)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    if (s == NULL) {
+        return false;
+    }
+    /* ST-1 acquire: who sees an actor dead sees what it did before. */
+    uint64_t word = atomic_load_explicit(&s->state, memory_order_acquire);
+    enum tp_state st = tp_state_of(word);
+    return tp_state_gen(word) == tp_pid_gen(pid) && st != TP_VACANT &&
+           st != TP_DONE;
+}
+
+static void
+worker_init(struct tp_worker *w, unsigned index)
+{
+    memset(w, 0, sizeof *w);
+    w->index = index;
+    w->seed = 0x9e3779b9u * (index + 1);
+    tp_parker_init(&w->parker);
+    atomic_init(&w->wake_slot, NULL);
+}
+
+int
+tp_sched_init(unsigned workers, uint64_t slice_ns,
+              const struct tp_sched_ops *ops)
+{
+    memset(&tp_sched, 0, sizeof tp_sched);
+    if (workers == 0 || workers > TP_WORKERS_MAX) {
+        return TROUPE_EINVAL;
+    }
+    tp_sched.workers = tp_aligned_alloc(
+        TP_CACHELINE, workers * sizeof(struct tp_worker));
+    if (tp_sched.workers == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    int rc = tp_runq_new(workers, &tp_sched.runq);
+    if (rc != 0) {
+        tp_free(tp_sched.workers);
+        return rc;
+    }
+    for (unsigned i = 0; i < workers; i++) {
+        worker_init(&tp_sched.workers[i], i);
+    }
+    tp_sched.count = workers;
+    tp_sched.slice_ns = slice_ns;
+    tp_sched.ops = ops;
+    atomic_init(&tp_sched.timekeeper, -1);
+    atomic_init(&tp_sched.timekeeper_deadline, TP_NEVER);
+    tp_timer_on_earlier = on_earlier_deadline;
+    return 0;
+}
+
+void
+tp_sched_fini(void)
+{
+    tp_runq_free(tp_sched.runq);
+    tp_free(tp_sched.workers);
+    memset(&tp_sched, 0, sizeof tp_sched);
+}

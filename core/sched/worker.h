@@ -1,0 +1,149 @@
+/*
+ * worker.h - scheduler threads: take an actor, run it, put it where it goes.
+ *
+ * A worker knows a slot, its fiber and its state word; what an actor is, it
+ * learns through struct tp_sched_ops, set by the actor layer.
+ *
+ * Rules of waking (DESIGN 2.3)
+ *   - made runnable by the running actor: into this worker's wake slot, wakes
+ *     nobody; what the slot held goes to the queue;
+ *   - displaced, or more than this worker runs next: to the queue, and at most
+ *     one sleeping worker is woken;
+ *   - from other threads: injected, and at most one is woken;
+ *   - a worker that takes work while more is queued wakes one sibling (chain);
+ *   - an actor that waits in a wake slot for over a millisecond while a worker
+ *     sleeps is passed on by the monitor.
+ */
+#ifndef TP_SCHED_WORKER_H
+#define TP_SCHED_WORKER_H
+
+#include "ctx/fiber.h"
+#include "sched/idle.h"
+#include "sched/parker.h"
+#include "sched/runq.h"
+#include "sched/slot.h"
+
+#include <pthread.h>
+
+/* What an actor asks of its worker when it switches out. */
+enum tp_after { TP_AFTER_PARK, TP_AFTER_YIELD, TP_AFTER_EXIT };
+
+struct tp_worker_stats {
+    uint64_t switches; /* slices run */
+    uint64_t steals;
+    uint64_t parks;
+    uint64_t wakes; /* unparks of siblings */
+    uint64_t timers;
+};
+
+struct tp_worker {
+    /* set at start */
+    unsigned index;
+    pthread_t thread;
+    struct tp_fiber fiber; /* the scheduler's own context */
+
+    /* owner only */
+    struct tp_slot *current;
+    enum tp_after after;
+    unsigned slot_streak; /* slices in a row taken from the wake slot */
+    uint32_t seed;
+    uint64_t timer_check_cycles;
+    uint64_t slice_start_cycles;
+
+    /* owner writes, any reads: relaxed statistics */
+    alignas(TP_CACHELINE) struct tp_worker_stats stats;
+
+    /* any thread, atomic */
+    alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
+    _Atomic uint32_t slice; /* counts slices; the monitor compares */
+    _Atomic bool in_actor;  /* an actor runs on this worker */
+    _Atomic bool resched;   /* the monitor asks the actor to yield soon */
+    struct tp_parker parker;
+};
+
+struct tp_sched_ops {
+    /* The slot is doomed and about to run: prepare its fiber to end. Returns
+     * false if it ends already and goes on as it was. */
+    bool (*doom)(struct tp_slot *s);
+    /* The slot's fiber has switched out for the last time (state TP_DONE). */
+    void (*reap)(struct tp_slot *s);
+    /* All workers sleep and no work is queued. True: the run is over, or new
+     * work was made. Called by one worker at a time. */
+    bool (*quiescent)(void);
+};
+
+struct tp_sched {
+    /* set at start */
+    unsigned count;
+    const struct tp_sched_ops *ops;
+    struct tp_runq *runq;
+    struct tp_worker *workers;
+    uint64_t slice_ns;
+
+    /* any thread, atomic */
+    alignas(TP_CACHELINE) struct tp_idle idle;
+    _Atomic int timekeeper; /* the worker that sleeps until a deadline, or -1 */
+    _Atomic uint64_t timekeeper_deadline;
+    _Atomic bool stop;
+};
+
+extern struct tp_sched tp_sched;
+
+int tp_sched_init(unsigned workers, uint64_t slice_ns,
+                  const struct tp_sched_ops *ops);
+void tp_sched_fini(void);
+
+/* The loop of worker index in the calling thread; returns when stopped. */
+void tp_worker_run(unsigned index);
+
+/* Makes all workers leave their loops. Any thread. */
+void tp_sched_stop(void);
+
+/* This thread's worker, NULL on others. Never keep it across a switch. */
+struct tp_worker *tp_worker_self(void);
+
+/* -- for the running actor ----------------------------------------------- */
+
+/* The slot that runs in this thread, or NULL. */
+struct tp_slot *tp_slot_self(void);
+
+/* The epoch of the running actor's next park, for those who shall end it. */
+static inline uint32_t
+tp_wait_epoch(const struct tp_slot *self)
+{
+    /* relaxed: only this worker moves the epoch on. */
+    return tp_state_epoch(
+        atomic_load_explicit(&self->state, memory_order_relaxed));
+}
+
+/* Switches out until tp_unpark_at with the current epoch, which may have come
+ * already. The epoch is a new one afterwards. May return too early. */
+void tp_worker_park(struct tp_slot *self);
+
+/* Ends the current epoch without a park: registrations made for it are void. */
+void tp_wait_abandon(struct tp_slot *self);
+
+void tp_worker_yield(struct tp_slot *self);
+
+/* Never returns. */
+_Noreturn void tp_worker_exit(struct tp_slot *self);
+
+/* Yields if the slice is used up and something else waits to run. Cheap. */
+void tp_worker_checkpoint_slow(void);
+
+/* -- for anybody --------------------------------------------------------- */
+
+/* A newborn slot (TP_VACANT, filled in) becomes runnable. */
+void tp_slot_start(struct tp_slot *s);
+
+/* Ends wait epoch of pid; false if that wait is over. */
+bool tp_unpark_at(troupe_pid pid, uint32_t epoch);
+
+/* Marks pid doomed and makes it runnable; false if it is gone. Caller holds
+ * the slot's lock. */
+bool tp_slot_doom(struct tp_slot *s, uint32_t gen);
+
+/* Is it alive: born, not done? */
+bool tp_pid_is_alive(troupe_pid pid);
+
+#endif

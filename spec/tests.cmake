@@ -1,0 +1,260 @@
+# tests.cmake - every test and benchmark, one line each.
+#
+#   tp_test(<unit> [SOURCES f...] [LUA] [ARGS a...] [TIMEOUT s] [LABELS l...])
+#       spec/unit/<unit>.c, cmocka, on the checked core; LUA: and the checked
+#       bindings and libluajit. Label core, or bindings with LUA.
+#   tp_runq_test(<unit> ...)   the same, once for each run queue, on core/base
+#   tp_runq_model(<unit> ...)  spec/model/<unit>.c, once for each run queue
+#   tp_spec(<file> [TIMEOUT s])     one busted file, run by luajit
+#   tp_bench(<name> [SOURCES f...] [LUA])   spec/bench/<name>.c to build/bench/
+#   tp_runq_bench(<name>)           the same, once for each run queue
+#   tp_script(<name> COMMAND c... [ENV v...] [TIMEOUT s] [LABELS l...])
+
+find_library(CMOCKA_LIBRARY cmocka REQUIRED)
+find_path(CMOCKA_INCLUDE_DIR cmocka.h REQUIRED)
+
+# Sanitizers slow everything down; stacks of actors confuse no detector, see
+# core/ctx/fiber.c.
+set(sanitizer_env
+  ASAN_OPTIONS=detect_stack_use_after_return=0:abort_on_error=1
+  UBSAN_OPTIONS=print_stacktrace=1
+  TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1)
+if(TROUPE_SANITIZE)
+  set(slow 5)
+else()
+  set(slow 1)
+endif()
+
+function(tp_executable name)
+  cmake_parse_arguments(T "LUA;UNCHECKED" "" "SOURCES" ${ARGN})
+  add_executable(${name} ${T_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/spec/unit)
+  target_include_directories(${name} SYSTEM PRIVATE ${CMOCKA_INCLUDE_DIR})
+  if(T_UNCHECKED)
+    set(suffix "")
+  else()
+    set(suffix _checked)
+  endif()
+  if(T_LUA)
+    target_link_libraries(${name} PRIVATE tp_bindings${suffix} PkgConfig::LUAJIT)
+    set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
+  else()
+    target_link_libraries(${name} PRIVATE tp_core${suffix})
+  endif()
+endfunction()
+
+function(tp_test unit)
+  cmake_parse_arguments(T "LUA" "TIMEOUT" "SOURCES;ARGS;LABELS" ${ARGN})
+  if(T_LUA AND NOT TARGET tp_bindings_checked)
+    return()
+  endif()
+  if(T_LUA)
+    set(lua LUA)
+    set(label bindings)
+  else()
+    set(lua "")
+    set(label core)
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 30)
+  endif()
+  math(EXPR T_TIMEOUT "${T_TIMEOUT} * ${slow}")
+  list(TRANSFORM T_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/)
+  tp_executable(${unit} ${lua}
+    SOURCES ${PROJECT_SOURCE_DIR}/spec/unit/${unit}.c ${T_SOURCES})
+  target_link_libraries(${unit} PRIVATE ${CMOCKA_LIBRARY})
+  set_target_properties(${unit} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/unit)
+  add_test(NAME ${unit} COMMAND ${unit} ${T_ARGS}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${unit} PROPERTIES TIMEOUT ${T_TIMEOUT}
+    LABELS "${label};${T_LABELS}" ENVIRONMENT "${sanitizer_env}")
+endfunction()
+
+function(tp_runq_executable unit dir)
+  foreach(runq IN LISTS TROUPE_RUNQS)
+    set(name ${unit}_${runq})
+    add_executable(${name} ${PROJECT_SOURCE_DIR}/${dir}/${unit}.c
+      ${PROJECT_SOURCE_DIR}/core/sched/runq_${runq}.c)
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/spec/unit)
+  endforeach()
+endfunction()
+
+function(tp_runq_test unit)
+  cmake_parse_arguments(T "" "TIMEOUT" "ARGS;LABELS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  math(EXPR T_TIMEOUT "${T_TIMEOUT} * ${slow}")
+  tp_runq_executable(${unit} spec/unit)
+  foreach(runq IN LISTS TROUPE_RUNQS)
+    set(name ${unit}_${runq})
+    target_link_libraries(${name} PRIVATE tp_core_checked ${CMOCKA_LIBRARY})
+    set_target_properties(${name} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/unit)
+    add_test(NAME ${name} COMMAND ${name} ${T_ARGS}
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
+      LABELS "core;${T_LABELS}" ENVIRONMENT "${sanitizer_env}")
+  endforeach()
+endfunction()
+
+# A model compiles one backend into itself, see spec/model/<unit>.c.
+function(tp_runq_model unit)
+  cmake_parse_arguments(T "" "TIMEOUT" "ARGS;LABELS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  math(EXPR T_TIMEOUT "${T_TIMEOUT} * ${slow}")
+  foreach(runq IN LISTS TROUPE_RUNQS)
+    set(name ${unit}_${runq})
+    add_executable(${name} ${PROJECT_SOURCE_DIR}/spec/model/${unit}.c)
+    target_compile_options(${name} PRIVATE -UTROUPE_MODEL)
+    target_compile_definitions(${name}
+      PRIVATE RUNQ_SOURCE="sched/runq_${runq}.c")
+    target_link_libraries(${name} PRIVATE tp_core_checked)
+    set_target_properties(${name} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/model)
+    add_test(NAME ${name} COMMAND ${name} ${T_ARGS}
+      WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
+      LABELS "core;model;${T_LABELS}" ENVIRONMENT "${sanitizer_env}")
+  endforeach()
+endfunction()
+
+function(tp_bench name)
+  if(TROUPE_SANITIZE)
+    return()
+  endif()
+  cmake_parse_arguments(T "LUA" "" "SOURCES" ${ARGN})
+  if(T_LUA)
+    if(NOT TARGET tp_bindings)
+      return()
+    endif()
+    set(lua LUA)
+  else()
+    set(lua "")
+  endif()
+  list(TRANSFORM T_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/)
+  tp_executable(${name} UNCHECKED ${lua}
+    SOURCES ${PROJECT_SOURCE_DIR}/spec/bench/${name}.c ${T_SOURCES})
+  set_target_properties(${name} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+endfunction()
+
+function(tp_runq_bench name)
+  if(TROUPE_SANITIZE)
+    return()
+  endif()
+  tp_runq_executable(${name} spec/bench)
+  foreach(runq IN LISTS TROUPE_RUNQS)
+    target_link_libraries(${name}_${runq} PRIVATE tp_core)
+    set_target_properties(${name}_${runq} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bench)
+  endforeach()
+endfunction()
+
+# What a luajit, a busted or a script needs to find this build.
+set(lua_env
+  "LUA_PATH=${CMAKE_BINARY_DIR}/lua/?.lua\\;${CMAKE_BINARY_DIR}/lua/?/init.lua\\;${PROJECT_SOURCE_DIR}/?.lua\\;\\;"
+  "LUA_CPATH=${CMAKE_BINARY_DIR}/lua/?.so\\;\\;"
+  "TROUPE_BUILD=${CMAKE_BINARY_DIR}"
+  "TROUPE_BIN=${CMAKE_BINARY_DIR}/troupe")
+
+function(tp_spec file)
+  cmake_parse_arguments(T "" "TIMEOUT" "LABELS" ${ARGN})
+  # A luajit that is not instrumented cannot load an instrumented core.so.
+  if(NOT TARGET troupe_module OR TROUPE_SANITIZE)
+    return()
+  endif()
+  if(NOT EXISTS ${PROJECT_SOURCE_DIR}/${file})
+    message(FATAL_ERROR "tp_spec: no file ${file}")
+  endif()
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  get_filename_component(name ${file} NAME_WE)
+  add_test(NAME ${name}
+    COMMAND ${BUSTED} --lua=${LUAJIT_PROGRAM} ${file}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
+    LABELS "lua;${T_LABELS}" ENVIRONMENT "${lua_env}")
+endfunction()
+
+function(tp_script name)
+  cmake_parse_arguments(T "" "TIMEOUT" "LABELS;COMMAND;ENV" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 60)
+  endif()
+  add_test(NAME ${name} COMMAND ${T_COMMAND}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
+    LABELS "${T_LABELS}" ENVIRONMENT "${T_ENV}")
+endfunction()
+
+# -------------------------------------------------------------- core units --
+
+# The core needs nothing but libc: this fails to link where it does.
+add_library(core_alone MODULE $<TARGET_OBJECTS:tp_core_checked>)
+target_link_options(core_alone PRIVATE -Wl,--no-undefined ${sanitize})
+target_link_libraries(core_alone PRIVATE Threads::Threads)
+set_target_properties(core_alone PROPERTIES LINKER_LANGUAGE C)
+
+tp_test(sys_test)
+tp_test(errors_test)
+tp_test(mutex_test)
+tp_test(slab_test)
+tp_test(fiber_test)
+tp_test(message_test)
+tp_runq_test(runq_test)
+tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
+tp_runq_model(runq_model)
+
+# -------------------------------------------------------------- benchmarks --
+
+tp_runq_bench(bench_runq)
+
+if(TROUPE_CORE_ONLY)
+  return()
+endif()
+
+find_program(LUAJIT_PROGRAM luajit REQUIRED)
+find_program(BUSTED busted REQUIRED)
+
+# ---------------------------------------------------------- bindings units --
+
+tp_test(arena_test LUA)
+tp_test(arena_lua_test LUA TIMEOUT 60)
+
+# --------------------------------------------------------------- Lua specs --
+
+# ------------------------------------------------------- the tree as a whole --
+
+tp_script(check_pairs LABELS lint COMMAND ${LUAJIT_PROGRAM} spec/lint/check_pairs.lua)
+tp_script(check_layers LABELS lint COMMAND ${LUAJIT_PROGRAM} spec/lint/check_layers.lua)
+tp_script(check_headers LABELS lint COMMAND ${LUAJIT_PROGRAM} spec/lint/check_headers.lua)
+tp_script(check_locks LABELS lint COMMAND ${LUAJIT_PROGRAM} spec/lint/check_locks.lua)
+
+if(TROUPE_SANITIZE)
+  return()
+endif()
+
+# The core builds and passes its tests where there is no LuaJIT: pkg-config is
+# blind here, and a core file that asked for lua.h would not compile.
+tp_script(core_without_luajit TIMEOUT 300 LABELS build
+  ENV PKG_CONFIG_LIBDIR=/nonexistent PKG_CONFIG_PATH=
+  COMMAND ${CMAKE_CTEST_COMMAND}
+    --build-and-test ${PROJECT_SOURCE_DIR} ${CMAKE_BINARY_DIR}/core_only
+    --build-generator ${CMAKE_GENERATOR} --build-noclean
+    --build-options -DTROUPE_CORE_ONLY=ON -DTROUPE_CHECKED=ON
+      -DCMAKE_C_COMPILER=${CMAKE_C_COMPILER}
+    --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure -LE stress)
+
+# Each build option that cannot be is refused when it is configured.
+tp_script(impossible_options LABELS build
+  COMMAND spec/options_test.sh ${CMAKE_BINARY_DIR}/options)
+
+if(TARGET troupe)
+  tp_script(luarocks_install TIMEOUT 300 LABELS build
+    COMMAND spec/install_test.sh)
+endif()
