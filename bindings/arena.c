@@ -485,9 +485,6 @@ static void *
 take_medium(struct tp_arena *a, size_t n)
 {
     size_t bytes = round_up(n, GRAIN);
-    if (a->chunks == NULL && !chunk_new(a)) {
-        return NULL;
-    }
     if (!in_birth(a, a->bump) || (size_t)(a->end - a->bump) < bytes) {
         return NULL;
     }
@@ -501,6 +498,11 @@ take_medium(struct tp_arena *a, size_t n)
 static __attribute__((noinline)) void *
 take_large(struct tp_arena *a, size_t n)
 {
+    /* The first block brings the BIRTH chunk or fails: lua_newstate crashes
+     * when memory ends half-way, so it must not get that far. */
+    if (n <= MEDIUM_MAX && a->chunks == NULL && !chunk_new(a)) {
+        return NULL;
+    }
     void *p = n <= MEDIUM_MAX ? take_medium(a, n) : NULL;
     if (p != NULL || n > ABSURD_SIZE) {
         return p;

@@ -404,11 +404,12 @@ id_of(struct enc *e, struct tp_seen *s)
 
 /* -- Encoder: error texts --------------------------------------------------- */
 
-#define PATH_ENDS 8 /* steps of a long path shown at each end */
-#define PATH_STEP 40
+#define PATH_ENDS  8 /* steps of a long path shown at each end */
+#define PATH_STEP  40
+#define PATH_BYTES 1000
 
 struct text {
-    char s[1200];
+    char s[PATH_BYTES + 100];
     size_t n;
 };
 
@@ -557,20 +558,18 @@ text_path(struct text *t, const struct enc *e, uint32_t parent, uint32_t at)
     struct step near[PATH_ENDS], far[PATH_ENDS]; /* far is a ring */
     struct step s = {NULL, parent, at};
     size_t n = 0;
-    for (;;) {
+    while (s.parent != NO_PARENT) {
         if (s.at != AT_CELL) {
             if (n < PATH_ENDS) {
                 near[n] = s;
             }
             far[n++ % PATH_ENDS] = s;
         }
-        if (s.parent == NO_PARENT) {
-            break;
-        }
         const struct tp_seen *up = &e->b->seen[s.parent];
         s = (struct step){up->name, up->parent, up->at};
     }
     text_puts(t, e->what);
+    text_step(t, e, s);
     size_t ends = n < PATH_ENDS ? n : PATH_ENDS;
     for (size_t i = 1; i <= ends; i++) {
         text_step(t, e, far[(n - i) % PATH_ENDS]);
@@ -593,6 +592,10 @@ refuse(struct enc *e, uint32_t parent, uint32_t at, const char *kind)
     struct text t;
     t.n = 0;
     text_path(&t, e, parent, at);
+    if (t.n > PATH_BYTES) {
+        t.n = PATH_BYTES;
+        text_puts(&t, "...");
+    }
     text_puts(&t, ": ");
     text_puts(&t, kind);
     text_puts(&t, " cannot be sent");
@@ -1076,43 +1079,74 @@ encode_module(struct enc *e, int idx, int loaded, int *out_rc)
     return true;
 }
 
-/*
- * Write the value at idx as a field of _G or else of a loaded module. False:
- * it is none. Both names are anchored by tables that stay.
- */
+/* A place where a value was found; the names are anchored by its tables. */
+struct field {
+    const char *module, *name;
+};
+
+/* Look for the value at idx in the modules that everybody has. */
+static struct field
+find_in_libraries(lua_State *L, int idx, int loaded)
+{
+    static const char *const libraries[] = {
+        "_G",  "string",    "table", "math", "os",    "io",
+        "bit", "coroutine", "ffi",   "jit",  "debug", "package"};
+    struct field f = {NULL, NULL};
+    int top = lua_gettop(L);
+    size_t n = sizeof libraries / sizeof *libraries;
+    for (size_t i = 0; i < n && f.name == NULL; i++) {
+        f.module = libraries[i];
+        lua_getfield(L, loaded, f.module);
+        if (lua_istable(L, -1)) {
+            f.name = name_in(L, top + 1, idx);
+        }
+        lua_settop(L, top);
+    }
+    return f;
+}
+
+/* Look for it in all loaded modules, and take the one with the best name. */
+static struct field
+find_in_modules(lua_State *L, int idx, int loaded)
+{
+    struct field best = {NULL, NULL};
+    int k = lua_gettop(L) + 1;
+    lua_pushnil(L);
+    while (lua_next(L, loaded)) {
+        const char *module =
+            lua_type(L, k) == LUA_TSTRING ? lua_tostring(L, k) : NULL;
+        if (module != NULL && lua_istable(L, k + 1) &&
+            is_better_name(module, best.module)) {
+            const char *name = name_in(L, k + 1, idx);
+            if (name != NULL) {
+                best = (struct field){module, name};
+            }
+        }
+        lua_settop(L, k);
+    }
+    return best;
+}
+
+/* Write the value at idx as a field of a loaded module. False: it is none. */
 static bool
 encode_field(struct enc *e, int idx, int loaded, int *out_rc)
 {
-    lua_State *L = e->L;
-    const char *module = "_G";
-    lua_pushvalue(L, LUA_GLOBALSINDEX);
-    const char *field = name_in(L, lua_gettop(L), idx);
-    int k = lua_gettop(L);
-    if (field == NULL && loaded != 0) {
-        module = NULL;
-        lua_pushnil(L);
-        lua_replace(L, k);
-        while (lua_next(L, loaded)) {
-            const char *name =
-                lua_type(L, k) == LUA_TSTRING ? lua_tostring(L, k) : NULL;
-            if (name != NULL && lua_istable(L, k + 1) &&
-                is_better_name(name, module)) {
-                const char *found = name_in(L, k + 1, idx);
-                module = found != NULL ? name : module;
-                field = found != NULL ? found : field;
-            }
-            lua_settop(L, k);
+    struct field f = {NULL, NULL};
+    if (loaded != 0) {
+        f = find_in_libraries(e->L, idx, loaded);
+        if (f.name == NULL) {
+            f = find_in_modules(e->L, idx, loaded);
         }
     }
-    if (field == NULL) {
+    if (f.name == NULL) {
         return false;
     }
     *out_rc = put_tag(e, TAG_FIELD);
     if (*out_rc == 0) {
-        *out_rc = put_name(e, module);
+        *out_rc = put_name(e, f.module);
     }
     if (*out_rc == 0) {
-        *out_rc = put_name(e, field);
+        *out_rc = put_name(e, f.name);
     }
     return true;
 }
@@ -1396,12 +1430,13 @@ encode_later(struct enc *e)
 static int
 encode_pass(struct enc *e)
 {
-    e->b->len = e->start;
+    e->b->len = 0; /* a finalizer may have used, even freed it */
     e->nseen = e->nindex = e->nids = e->nlater = e->handles = 0;
-    unsigned char *p = buf_room(e->b, MSG_BYTES);
-    if (p == NULL) {
+    if (buf_room(e->b, e->start + MSG_BYTES) == NULL) {
         return TROUPE_ENOMEM;
     }
+    unsigned char *p = e->b->p + e->start;
+    e->b->len = e->start;
     p[0] = TAG_MSG;
     store_u32(p + 1, (uint32_t)e->count);
     e->b->len += MSG_BYTES;
@@ -1434,7 +1469,6 @@ encode_message(struct enc *e)
             return rc;
         }
         lua_settop(L, top);
-        e->b->len = e->start;
         if (rc == NEED_AUX) {
             lua_newtable(L);
             e->aux = top + 1;
@@ -1466,7 +1500,7 @@ tp_encode_n(lua_State *L, int first, int count, const char *what,
         out->len = e.start;
     }
     if (rc == TROUPE_EINVAL) {
-        lua_replace(L, top + 1); /* the error text */
+        lua_insert(L, top + 1); /* the error text */
         lua_settop(L, top + 1);
     } else {
         lua_settop(L, top);

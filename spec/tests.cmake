@@ -39,7 +39,7 @@ function(tp_executable name)
     target_link_libraries(${name} PRIVATE tp_bindings${suffix} PkgConfig::LUAJIT)
     set_target_properties(${name} PROPERTIES ENABLE_EXPORTS ON)
   else()
-    target_link_libraries(${name} PRIVATE tp_core${suffix})
+    target_link_libraries(${name} PRIVATE tp_core${suffix} m)
   endif()
 endfunction()
 
@@ -204,7 +204,9 @@ tp_test(sys_test)
 tp_test(errors_test)
 tp_test(mutex_test)
 tp_test(slab_test)
+tp_test(stack_test TIMEOUT 60)
 tp_test(fiber_test)
+tp_test(fiber_smoke)
 tp_test(message_test)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
@@ -225,6 +227,7 @@ find_program(BUSTED busted REQUIRED)
 
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
+tp_test(codec_test LUA TIMEOUT 60)
 
 # --------------------------------------------------------------- Lua specs --
 

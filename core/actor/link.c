@@ -237,6 +237,19 @@ tp_monitor_take_down(struct tp_actor *self, struct tp_msg *msg)
     return true;
 }
 
+bool
+tp_monitor_wants(struct tp_actor *self, const struct tp_msg *msg)
+{
+    if (self->monitor_count == 0) {
+        return false;
+    }
+    struct tp_monitor *m = *bucket(self, msg->ref);
+    while (m != NULL && m->ref != msg->ref) {
+        m = m->next;
+    }
+    return m != NULL;
+}
+
 void
 tp_monitors_fini(struct tp_actor *self)
 {
@@ -268,7 +281,7 @@ find_down(struct tp_actor *self, struct tp_msg ***link, uint64_t ref)
 
 int
 tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
-        struct tp_reason **out_reason)
+        struct tp_msg **out_down)
 {
     uint64_t ref;
     tp_mailbox_fetch(self);
@@ -279,8 +292,7 @@ tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
         struct tp_msg *m = find_down(self, &link, ref);
         if (m != NULL) {
             tp_monitor_take_down(self, m);
-            *out_reason = tp_reason_ref(tp_down_reason(m));
-            tp_msg_drop(m);
+            *out_down = m;
             return 0;
         }
         rc = tp_mailbox_wait(self, deadline_ns);

@@ -39,10 +39,13 @@ bool tp_monitor_take_down(struct tp_actor *self, struct tp_msg *m);
 /* The reason in a TP_MSG_DOWN; borrowed. */
 struct tp_reason *tp_down_reason(struct tp_msg *m);
 
-/* Waits for pid's end. 0 and *out_reason (the caller's reference),
+/* The same question, and nothing changes. */
+bool tp_monitor_wants(struct tp_actor *self, const struct tp_msg *m);
+
+/* Waits for pid's end. 0 and *out_down, a TP_MSG_DOWN of the caller's;
  * TROUPE_ETIMEOUT, or as tp_actor_park. Parks. */
 int tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
-            struct tp_reason **out_reason);
+            struct tp_msg **out_down);
 
 /* For finish: drops all that the actor watches. */
 void tp_monitors_fini(struct tp_actor *self);

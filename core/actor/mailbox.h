@@ -34,7 +34,7 @@
 enum tp_msg_kind {
     TP_MSG_USER = 0, /* data: bytes of the bindings */
     TP_MSG_DOWN,     /* ref, from: the dead; data: struct tp_reason * */
-    TP_MSG_TICK      /* as USER; data begins with struct tp_every * */
+    TP_MSG_TICK      /* as USER, of an interval timer; delay.c */
 };
 
 void tp_mailbox_init(struct tp_slot *s, bool limited);

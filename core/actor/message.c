@@ -33,9 +33,6 @@
 _Static_assert(sizeof(struct tp_mag_item) <= offsetof(struct tp_msg, size),
                "a free message keeps its class");
 
-/* A batch is 32 KiB at most. */
-static const uint32_t batch_of[CLASSES] = {64, 64, 64, 64, 32, 16};
-
 /* relaxed: set once at start, before there are messages with handles on any
  * other thread. See MSG-1 for those that exist all the same. */
 static _Atomic(void (*)(struct tp_msg *)) drop_hook;
@@ -112,13 +109,16 @@ tp_msg_trim(void)
 
 #else
 
-#define X(i)                                                                   \
+/* A batch is 32 KiB at most. */
+static const uint32_t batch_of[CLASSES] = {64, 64, 64, 64, 32, 16};
+
+#define DEPOT(batch)                                                           \
     {                                                                          \
-        .max_items = (size_t)DEPOT_BATCHES * (i)                               \
+        .max_items = (size_t)DEPOT_BATCHES * (batch)                           \
     }
-static struct tp_depot depots[CLASSES] = {X(64), X(64), X(64),
-                                          X(64), X(32), X(16)};
-#undef X
+
+static struct tp_depot depots[CLASSES] = {DEPOT(64), DEPOT(64), DEPOT(64),
+                                          DEPOT(64), DEPOT(32), DEPOT(16)};
 
 static _Thread_local struct tp_mag mags[CLASSES]
     __attribute__((tls_model("initial-exec")));

@@ -65,6 +65,45 @@ TROUPE_API const char *troupe_strerror(int code);
  */
 typedef uint64_t troupe_pid;
 
+/* The version of the library, which may be newer than TROUPE_VERSION. */
+TROUPE_API const char *troupe_version(void);
+
+/* -- running Lua services ------------------------------------------------ */
+
+/* Zero means the default. Fill with troupe_config_init, then change. */
+struct troupe_config {
+    size_t size;          /* of this struct; set by init */
+    unsigned schedulers;  /* threads, 1..64; default: usable CPUs */
+    uint32_t max_actors;  /* 1..2^20; default: 2^20 */
+    size_t stack_reserve; /* bytes of address space; default: 256 KiB */
+    size_t stack_guard;   /* bytes below it; default: 256 KiB */
+    uint64_t slice_ns;    /* longest run of an actor; default: 2 ms */
+};
+
+TROUPE_API void troupe_config_init(struct troupe_config *config);
+
+struct troupe_result {
+    bool exited;   /* os.exit was called */
+    int exit_code; /* its code; else 0, or 1 when the root failed */
+    char *error;   /* what was wrong, with a traceback; NULL: nothing */
+};
+
+/*
+ * Runs the Lua file at path as root actor in the calling thread, which becomes
+ * the first scheduler; argv[0..argc) are its arguments. Returns when nothing
+ * can happen any more. Prints nothing and does not exit.
+ * 0; TROUPE_EFAILED: the root ended by an error; TROUPE_ENOTFOUND,
+ * TROUPE_ESYNTAX: the file; TROUPE_EBUSY: a runtime is active; TROUPE_EINVAL,
+ * TROUPE_ENOMEM, TROUPE_ESYSTEM. *out is set in all cases; release it with
+ * troupe_result_fini.
+ */
+TROUPE_API int troupe_run_file(const struct troupe_config *config,
+                               const char *path, int argc,
+                               const char *const *argv,
+                               struct troupe_result *out);
+
+TROUPE_API void troupe_result_fini(struct troupe_result *result);
+
 #ifdef __cplusplus
 }
 #endif

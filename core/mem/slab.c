@@ -36,6 +36,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
 #define HEADER_BYTES 4096
 #define MAX_CHUNKS   1024
 #define MAX_BATCH    32
@@ -313,20 +317,28 @@ by_address(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Give back the whole pages of [from, to). A failure costs memory only. */
+/* Pages that are wholly inside go, pages that are partly inside come. Advice
+ * only: a failure (also of a kernel before 5.14) costs memory or time. */
 static void
-decommit(char *from, char *to)
+advise(char *from, char *to, int advice)
 {
-    uintptr_t page = tp_page_size() - 1;
-    uintptr_t a = ((uintptr_t)from + page) & ~page;
-    uintptr_t b = (uintptr_t)to & ~page;
+    uintptr_t page = tp_page_size() - 1, a = (uintptr_t)from;
+    uintptr_t b = (uintptr_t)to;
+    if (advice == MADV_DONTNEED) {
+        a = (a + page) & ~page;
+        b = b & ~page;
+    } else {
+        a = a & ~page;
+        b = (b + page) & ~page;
+    }
     if (a < b) {
-        tp_madvise((void *)a, b - a, MADV_DONTNEED);
+        tp_madvise((void *)a, b - a, advice);
     }
 }
 
+/* One call per run of neighbours. */
 static void
-decommit_runs(void **chunks, size_t n, size_t bytes)
+advise_batch(void **chunks, size_t n, size_t bytes, int advice)
 {
     qsort(chunks, n, sizeof *chunks, by_address);
     for (size_t i = 0, j; i < n; i = j) {
@@ -335,7 +347,7 @@ decommit_runs(void **chunks, size_t n, size_t bytes)
                 break;
             }
         }
-        decommit(chunks[i], (char *)chunks[j - 1] + bytes);
+        advise(chunks[i], (char *)chunks[j - 1] + bytes, advice);
     }
 }
 
@@ -351,7 +363,7 @@ purge(enum tp_slab_kind kind, struct tp_mag_item *batch)
     for (struct tp_mag_item *it = batch; it != NULL; it = it->next) {
         chunks[n++] = it;
     }
-    decommit_runs(chunks, n, kind_bytes[kind]);
+    advise_batch(chunks, n, kind_bytes[kind], MADV_DONTNEED);
     tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
     for (size_t i = 0; i < n; i++) {
         if (make_cold_locked(pool, chunks[i])) {
@@ -373,11 +385,13 @@ give_batch(enum tp_slab_kind kind, struct tp_mag_item *batch)
 }
 
 /* Link up to a batch of cold chunks, lowest first; touches them, so outside
- * the lock. */
+ * the lock. All their pages will be used: one call for all is ten times
+ * cheaper than a fault for each (1.5 against 24 us a page on a small VM). */
 static struct tp_mag_item *
-link_batch(void **chunks, uint32_t n)
+link_batch(enum tp_slab_kind kind, void **chunks, uint32_t n)
 {
     struct tp_mag_item *batch = NULL;
+    advise_batch(chunks, n, kind_bytes[kind], MADV_POPULATE_WRITE);
     for (uint32_t i = n; i-- > 0;) {
         struct tp_mag_item *it = chunks[i];
         TP_UNPOISON(it, sizeof *it);
@@ -407,7 +421,7 @@ take_batch(enum tp_slab_kind kind)
         n++;
     }
     tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
-    return batch != NULL ? batch : link_batch(chunks, n);
+    return batch != NULL ? batch : link_batch(kind, chunks, n);
 }
 
 /* take_batch, mapping a region where there is none. */

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "run/runtime.h"
 
+#include "actor/delay.h"
 #include "actor/link.h"
 #include "mem/slab.h"
 #include "sched/monitor.h"
@@ -215,6 +216,8 @@ release_handles(struct tp_msg *m)
 {
     if (m->kind == TP_MSG_DOWN) {
         tp_down_release(m);
+    } else if (m->kind == TP_MSG_TICK) {
+        tp_tick_release(m);
     } else if (tp_user_release != NULL) {
         tp_user_release(m);
     }

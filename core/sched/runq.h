@@ -38,6 +38,9 @@
  *     moment in no queue, so a parker may miss it; the mover is awake, stores
  *     a tail or length by seq_cst when it puts the batch down, and then looks
  *     at the mask like any producer.
+ *   - a worker that was woken, or that took its bit back, first looks for
+ *     queued work (pop, steal) and only then runs anything for long: the wake
+ *     that it got, or kept from a sibling, was for a queued node.
  * has_work may say true where pop and steal then return NULL (somebody was
  * faster, or is between two steps, or holds a stripe): look again, do not
  * sleep. It never says false for an item that was queued before Q1 and that

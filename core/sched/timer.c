@@ -283,7 +283,7 @@ id_free(struct id_entry *entry)
 }
 
 int
-tp_event_start(struct tp_event *e, uint64_t deadline_ns)
+tp_event_start(struct tp_event *e, uint64_t deadline_ns, uint64_t *out_id)
 {
     e->node.kind = TP_TIMER_EVENT;
     e->node.pos = 0;
@@ -295,6 +295,7 @@ tp_event_start(struct tp_event *e, uint64_t deadline_ns)
         rc = id_new(e);
     }
     if (rc == 0) {
+        *out_id = e->id;
         heap_insert(&e->node, deadline_ns);
     }
     unlock_and_tell(before);

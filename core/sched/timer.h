@@ -79,9 +79,10 @@ int tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns);
 /* Owner, at its end: out of the heap. */
 void tp_wait_timer_fini(struct tp_wait_timer *t);
 
-/* Fires e at deadline_ns; its id, never 0, is in e->id. Takes e until fire has
- * returned false, drop was called or a cancel has won. */
-int tp_event_start(struct tp_event *e, uint64_t deadline_ns);
+/* Fires e at deadline_ns; *out_id, never 0, is its id. Takes e until fire has
+ * returned false, drop was called or a cancel has won: on return it may be
+ * gone already. */
+int tp_event_start(struct tp_event *e, uint64_t deadline_ns, uint64_t *out_id);
 
 /*
  * True and *out_e back in the caller's hands if the cancel beat the fire. An

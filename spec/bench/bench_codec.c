@@ -40,8 +40,8 @@ static const struct figure figures[] = {
      "k11='abcdefghij', k12=1.25, k13='abcdefghij', k14=14, k15=15, k16=16,"
      "k17=17, k18='abcdefghij', k19=19, k20=20}",
      200000},
-    {"list1000",
-     "local t = {} for i = 1, 1000 do t[i] = i / 3 end return t", 10000},
+    {"list1000", "local t = {} for i = 1, 1000 do t[i] = i / 3 end return t",
+     10000},
     {"rows100",
      "local t = {} for i = 1, 100 do t[i] = {id = i, tags = {'a', 'b'}} end "
      "return t",

@@ -5,12 +5,14 @@
  *        atomic operation. Workers and injectors are contexts on one thread;
  *        at each step a seeded generator says who goes on. Rings have four
  *        slots and counters start just before a wrap, so that full, empty and
- *        outdated are frequent. Found here: lost, doubled and stranded items,
+ *        outdated are frequent. How long a context goes on is drawn for each
+ *        run: some races need many switches, a lost wake-up needs few. Found here: lost, doubled and stranded items,
  *        wrong bookkeeping, lost wake-ups. Not found here: missing memory
  *        ordering, since steps are sequentially consistent; for that there are
  *        TSan and runq_stress.c.
  * Check: each item comes out as often as it went in; when nobody can go on
- *        nothing is queued; no context returns with a lock held.
+ *        but at most one worker in a long slice, nothing is queued, also not
+ *        behind that slice; no context returns with a lock held.
  * Usage: runq_model [--seed N] [--runs N]. A failure prints the seed of its
  *        run; --seed N --runs 1 repeats it.
  * Build: the backend is RUNQ_SOURCE, by default "sched/runq_steal.c". Of the
@@ -115,6 +117,7 @@ struct context {
     char *stack;
     void *fiber; /* TSan's */
     bool done, asleep;
+    bool in_slice; /* runs an actor for long: no other step of this worker */
     unsigned held; /* locks */
     int to_queue;  /* items it still brings in */
 };
@@ -123,7 +126,8 @@ static struct {
     uint64_t seed, rnd;
     struct tp_runq *q;
     unsigned workers;
-    bool over; /* nobody can go on: sleepers return */
+    uint32_t stay; /* a context goes on for about so many steps */
+    bool over;     /* nobody can go on: sleepers return */
     uint32_t steps;
     int brought; /* items that are in the game */
     struct item item[ITEMS];
@@ -170,7 +174,7 @@ step(void)
 {
     if (now != NULL) {
         tp_check(++m.steps < STEPS_MAX); /* else: nobody gets anywhere */
-        if (draw(3) != 0) {
+        if (draw(m.stay) == 0) {
             switch_to_main();
         }
     }
@@ -291,6 +295,20 @@ look_for_work(unsigned self)
     return true;
 }
 
+/* Run an actor until nobody else can go on. Meanwhile siblings must have taken
+ * all that is queued, here too: see pick. */
+static void
+long_slice(void)
+{
+    for (unsigned i = 0; i < CONTEXTS; i++) {
+        if (ctx[i].in_slice) {
+            return; /* one at a time, somebody has to do the work */
+        }
+    }
+    now->in_slice = true;
+    switch_to_main();
+}
+
 static void
 play(unsigned self)
 {
@@ -300,7 +318,11 @@ play(unsigned self)
             queue(self, &m.item[m.brought++]);
         } else if (self >= m.workers) {
             return;
-        } else if (!look_for_work(self) && now->to_queue == 0) {
+        } else if (look_for_work(self)) {
+            if (m.workers > 1 && draw(4) == 0) {
+                long_slice();
+            }
+        } else if (now->to_queue == 0) {
             fall_asleep(self);
         }
     }
@@ -326,6 +348,43 @@ enter_context(int self)
 
 /* ---- one run ---- */
 
+/* Nobody can go on: nothing may be queued, nowhere. */
+static void
+check_quiet(void)
+{
+    for (int i = 0; i < m.brought; i++) {
+        tp_check(m.item[i].due == 0 && !m.item[i].queued);
+    }
+    tp_check(!tp_runq_has_work(m.q));
+    tp_check(tp_runq_len(m.q, TP_RUNQ_SHARED) == 0);
+    for (unsigned i = 0; i < m.workers; i++) {
+        tp_check(tp_runq_len(m.q, i) == 0);
+    }
+}
+
+/* A worker whose long slice ends because the others have nothing to do. */
+static struct context *
+end_slice(void)
+{
+    for (unsigned i = 0; i < CONTEXTS; i++) {
+        if (ctx[i].in_slice) {
+            check_quiet();
+            ctx[i].in_slice = false;
+            return &ctx[i];
+        }
+    }
+    return NULL;
+}
+
+static bool
+can_go_on(unsigned i)
+{
+    if (ctx[i].done || ctx[i].in_slice) {
+        return false;
+    }
+    return !ctx[i].asleep || m.permit[i] != 0 || m.over;
+}
+
 /* Somebody who can go on; NULL: all are done or asleep without a permit. */
 static struct context *
 pick(void)
@@ -333,11 +392,11 @@ pick(void)
     struct context *can[CONTEXTS];
     uint32_t n = 0;
     for (unsigned i = 0; i < CONTEXTS; i++) {
-        if (!ctx[i].done && (!ctx[i].asleep || m.permit[i] != 0 || m.over)) {
+        if (can_go_on(i)) {
             can[n++] = &ctx[i];
         }
     }
-    return n == 0 ? NULL : can[draw(n)];
+    return n == 0 ? end_slice() : can[draw(n)];
 }
 
 static void
@@ -357,30 +416,17 @@ set_up(uint64_t seed)
     m.rnd = seed * 2654435761u + 99;
     draw(2);
     m.workers = 1 + draw(CONTEXTS - 1);
+    m.stay = 1u << draw(5);
+    uint32_t most = 1 + draw(ITEMS / CONTEXTS);
     for (int i = 0; i < ITEMS; i++) {
         m.item[i].due = 1 + (int)draw(VISITS_MAX);
     }
     for (unsigned i = 0; i < CONTEXTS; i++) {
-        ctx[i].done = ctx[i].asleep = false;
-        ctx[i].to_queue = (int)draw(ITEMS / CONTEXTS + 1);
+        ctx[i].done = ctx[i].asleep = ctx[i].in_slice = false;
+        ctx[i].to_queue = (int)draw(most + 1);
     }
     tp_runq_start = (draw(2) == 0 ? 0u : 0x80000000u) - draw(12);
     tp_check(tp_runq_new(m.workers, &m.q) == 0);
-}
-
-/* All workers sleep: no item may be left, nowhere. */
-static void
-check_quiet(void)
-{
-    for (int i = 0; i < m.brought; i++) {
-        tp_check(m.item[i].due == 0 && !m.item[i].queued);
-    }
-    tp_check(!tp_runq_has_work(m.q));
-    tp_check(tp_runq_len(m.q, TP_RUNQ_SHARED) == 0);
-    for (unsigned i = 0; i < m.workers; i++) {
-        tp_check(ctx[i].asleep && tp_runq_len(m.q, i) == 0);
-    }
-    tp_check(m.idle == (1u << m.workers) - 1);
 }
 
 static void
@@ -389,6 +435,7 @@ run(uint64_t seed)
     set_up(seed);
     play_all();
     check_quiet();
+    tp_check(m.idle == (1u << m.workers) - 1);
     m.over = true;
     play_all();
     tp_runq_free(m.q);

@@ -46,8 +46,7 @@ static const char *const hungry[] = {
     "local t = {} for i = 1, 1e7 do t[i] = string.rep('y', i) end",
     "local function f() return 1 + f() end f()",
     "local t = {} for i = 1, 1e7 do t[i] = function() return i end end",
-    "local t = {} for i = 1, 1e7 do "
-    "t[i] = coroutine.create(function() end) end",
+    "local t, co = {}, coroutine.create for i = 1, 1e7 do t[i] = co(co) end",
     "return string.rep('z', 1e9)",
 };
 

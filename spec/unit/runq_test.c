@@ -4,6 +4,7 @@
  * What differs between the backends is asked from `layout`, so that one text
  * holds for all. Built once for each backend.
  */
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -66,6 +67,7 @@ drain_once_each(struct tp_runq *q, unsigned workers, int n)
 {
     int got = 0;
     for (unsigned idle = 0, w = 0; idle < workers; w = (w + 1) % workers) {
+        assert_int_equal(tp_runq_has_work(q), got < n);
         int id = pop_id(q, w);
         idle = id < 0 ? idle + 1 : 0;
         if (id >= 0) {

@@ -1,0 +1,180 @@
+/*
+ * bind.h - shared declarations of the bindings.
+ *
+ * Layers: state.c (an actor's Lua state) and loader.c (modules) at the bottom,
+ *         api_*.c (what Lua calls) above, service.c (what a C host calls) on
+ *         top. The core does not know any of them.
+ */
+#ifndef TP_BINDINGS_BIND_H
+#define TP_BINDINGS_BIND_H
+
+#include "actor/actor.h"
+#include "actor/mailbox.h"
+#include "arena.h"
+#include "codec.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+#include <lualib.h>
+#include <troupe.h>
+
+struct tp_env;
+
+enum tp_jit_mode { TP_JIT_AUTO, TP_JIT_ON, TP_JIT_OFF };
+
+/* What the argument of a Lua actor is. One owner: the actor. */
+struct tp_lua {
+    struct tp_arena arena;
+    lua_State *L;         /* its state; NULL before birth and after close */
+    bool borrowed;        /* L is a coroutine of the host's state */
+    bool jit_on;          /* compiles; counted in the budget */
+    uint8_t jit_mode;     /* enum tp_jit_mode */
+    bool silent;          /* its failure is told to the caller of run, only */
+    struct tp_msg *boot;  /* function or name, and arguments; until started */
+    struct tp_msg *owned; /* messages a C frame works on, freed at the end */
+    struct tp_env *env;   /* package.path and friends */
+    uint64_t hot_cycles;  /* used so far, sampled when it waits */
+    uint32_t mail_ops;    /* messages taken; a predicate must take none */
+    int *out_status;      /* borrowed: where the result of its pcall goes */
+    char source[64];      /* what it runs, for the log */
+};
+
+extern const struct tp_actor_class tp_lua_class;
+
+/* -- state.c ------------------------------------------------------------- */
+
+/* A new tp_lua for boot (taken, also on failure); NULL without memory. */
+struct tp_lua *tp_lua_new(struct tp_msg *boot, struct tp_env *env,
+                          size_t memory_limit, enum tp_jit_mode jit);
+void tp_lua_free(struct tp_lua *t);
+
+/* The running Lua actor; raises "not called from an actor" elsewhere. */
+struct tp_actor *tp_check_actor(lua_State *L);
+static inline struct tp_lua *
+tp_lua_of(struct tp_actor *a)
+{
+    return a->arg;
+}
+
+/* Raises for what tp_actor_park and friends return; never for 0. */
+int tp_raise_wait(lua_State *L, int rc);
+
+/* Pushes a reason as the Lua side sees it. */
+void tp_push_reason(lua_State *L, struct tp_reason *reason);
+
+/* A reason from the value at idx, for exit: a value that cannot be sent
+ * becomes its string. Never NULL. */
+struct tp_reason *tp_to_reason(lua_State *L, int idx);
+
+/* Message handler: makes {kind=, message=, traceback=, value=} of an error. */
+int tp_error_handler(lua_State *L);
+
+/* The reason for a pcall that returned status, its error on top. */
+struct tp_reason *tp_reason_of_error(lua_State *L, int status);
+
+/* Switches compilation on once the actor has used enough CPU; called when it
+ * is about to wait. */
+void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
+
+/* m belongs to the running actor until disowned, and dies with it. */
+void tp_own(struct tp_lua *t, struct tp_msg *m);
+void tp_disown(struct tp_lua *t, struct tp_msg *m);
+
+/* This thread's scratch buffer for an encode; empty. */
+struct tp_buf *tp_scratch(void);
+
+/* -- loader.c ------------------------------------------------------------ */
+
+/* What child states take over: package.path, cpath and preload. Counted. */
+struct tp_env *tp_env_of(lua_State *L, struct tp_env *inherited);
+struct tp_env *tp_env_ref(struct tp_env *e);
+void tp_env_unref(struct tp_env *e);
+
+/* Opens libraries and installs lazy ones, require and print. */
+void tp_open_libs(lua_State *L);
+
+/* Opens a lazy library at once. */
+void tp_open_lazy(lua_State *L, const char *name);
+
+/* Pushes the chunk of a file, or nil and an error text. */
+bool tp_load_file(lua_State *L, const char *path);
+
+/* Pushes the loader of a module, or raises as require does. */
+void tp_find_module(lua_State *L, const char *name);
+
+/* -- api.c --------------------------------------------------------------- */
+
+/* Pushes the table "troupe" with its lazy functions, the same one each time,
+ * and sets it as loaded. */
+int tp_open_troupe(lua_State *L);
+
+/* os.exit: stops the runtime in order; does not return. */
+int tp_exit_process(lua_State *L, struct tp_actor *a, int code);
+
+/* Sets the metatable that all pids share. */
+void tp_open_pids(lua_State *L);
+
+/* A pid from a pid or, later, a name; raises an argument error. */
+troupe_pid tp_check_pid(lua_State *L, int arg);
+void tp_push_pid(lua_State *L, troupe_pid pid);
+
+/* Seconds at arg to a deadline: nil, none, huge: TP_NEVER; 0 or less: 0, which
+ * is always over; NaN and others raise. */
+uint64_t tp_check_deadline(lua_State *L, int arg, const char *name);
+
+/* Script arguments, for troupe.args; copied. NULL: none. */
+void tp_set_args(int argc, const char *const *argv);
+
+/* Encodes the value at idx as a message from from; raises what cannot be sent,
+ * with the caller's position. */
+struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);
+
+/* nil and the short name of an error code; returns 2. */
+int tp_push_error(lua_State *L, int code);
+
+/* Is this the error by which an unkillable root unwinds to its end? */
+bool tp_is_exit_mark(lua_State *L, int idx);
+
+/* Tells the codec and the core about us; more than once is fine. */
+void tp_bindings_init(void);
+
+/* What Lua calls; see docs/reference. */
+int tp_l_alive(lua_State *L);
+int tp_l_cancel(lua_State *L);
+int tp_l_exit(lua_State *L);
+int tp_l_join(lua_State *L);
+int tp_l_now(lua_State *L);
+int tp_l_os_exit(lua_State *L);
+int tp_l_print(lua_State *L);
+int tp_l_receive(lua_State *L);
+int tp_l_receive_match(lua_State *L);
+int tp_l_self(lua_State *L);
+int tp_l_send(lua_State *L);
+int tp_l_send_after(lua_State *L);
+int tp_l_send_every(lua_State *L);
+int tp_l_sleep(lua_State *L);
+int tp_l_spawn(lua_State *L);
+int tp_l_spawn_opt(lua_State *L);
+int tp_l_write(lua_State *L);
+int tp_l_yield(lua_State *L);
+
+/* -- log.c --------------------------------------------------------------- */
+
+enum tp_log_level {
+    TP_LOG_DEBUG,
+    TP_LOG_INFO,
+    TP_LOG_WARN,
+    TP_LOG_ERROR,
+    TP_LOG_OFF
+};
+
+bool tp_log_enabled(enum tp_log_level level);
+
+/* One line; newlines in text become "\n" unless multi. */
+void tp_log(enum tp_log_level level, troupe_pid pid, const char *text,
+            size_t size, bool multi);
+
+/* Pushes the table troupe.log. */
+int tp_open_log(lua_State *L);
+
+#endif

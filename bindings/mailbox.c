@@ -1,0 +1,295 @@
+/*
+ * mailbox.c - send, receive and receive_match, for Lua.
+ *
+ * Idea:  a message that is a number, a short string, a boolean or a pid goes
+ *        straight into the message; all else through the thread's scratch
+ *        buffer, so that a value that cannot be sent leaves nothing behind.
+ * Parks: receive, receive_match; send to a full mailbox that blocks.
+ * Tests: spec/lua/send_spec.lua, spec/lua/receive_spec.lua,
+ *        spec/lua/codec_spec.lua
+ */
+#include "actor/delay.h"
+#include "actor/link.h"
+#include "bind.h"
+
+#include <string.h>
+
+/* -- send ---------------------------------------------------------------- */
+
+struct tp_msg *
+tp_encode_message(lua_State *L, int idx, troupe_pid from)
+{
+    unsigned char small[TP_SCALAR_MAX];
+    const void *bytes = small;
+    size_t n = tp_encode_scalar(L, idx, small);
+    if (n == 0) {
+        struct tp_buf *b = tp_scratch();
+        int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, idx, "message", b);
+        if (rc == TROUPE_EINVAL) {
+            luaL_where(L, 1);
+            lua_insert(L, -2);
+            lua_concat(L, 2);
+            lua_error(L);
+        }
+        if (rc != 0) {
+            luaL_error(L, "not enough memory");
+        }
+        bytes = b->p;
+        n = b->len;
+    }
+    struct tp_msg *m = tp_msg_new(n);
+    if (m == NULL) {
+        luaL_error(L, "not enough memory");
+    }
+    memcpy(m->data, bytes, n);
+    m->from = from;
+    return m;
+}
+
+/* The mailbox was full; it may be one that blocks. m is the actor's while it
+ * waits, since the wait may be its end. */
+static int
+send_waiting(struct tp_actor *a, troupe_pid to, struct tp_msg *m)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    tp_own(t, m);
+    /* A push writes next, too; m is the first of the list. */
+    struct tp_msg *rest = m->next;
+    int rc = tp_mailbox_send(a, to, m);
+    t->owned = rest;
+    return rc;
+}
+
+int
+tp_l_send(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    troupe_pid to = tp_check_pid(L, 1);
+    if (TP_UNLIKELY(lua_isnoneornil(L, 2))) {
+        return luaL_argerror(L, 2, "message expected, got nil");
+    }
+    struct tp_msg *m = tp_encode_message(L, 2, a->pid);
+    int rc = tp_mailbox_push(to, m);
+    if (TP_UNLIKELY(rc == TROUPE_EFULL)) {
+        rc = send_waiting(a, to, m);
+    }
+    if (TP_UNLIKELY(rc != 0)) {
+        tp_msg_drop(m);
+        if (rc == TROUPE_EKILLED) {
+            return tp_raise_wait(L, rc);
+        }
+        return tp_push_error(L, rc);
+    }
+    tp_actor_checkpoint();
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+/* -- receive ------------------------------------------------------------- */
+
+/* {type="down", ref=, pid=, reason=} */
+static void
+push_down(lua_State *L, struct tp_msg *m)
+{
+    lua_createtable(L, 0, 4);
+    lua_pushliteral(L, "down");
+    lua_setfield(L, -2, "type");
+    lua_pushnumber(L, (lua_Number)m->ref);
+    lua_setfield(L, -2, "ref");
+    tp_push_pid(L, m->from);
+    lua_setfield(L, -2, "pid");
+    tp_push_reason(L, tp_down_reason(m));
+    lua_setfield(L, -2, "reason");
+}
+
+static void
+push_value(lua_State *L, struct tp_msg *m)
+{
+    if (m->kind == TP_MSG_DOWN) {
+        push_down(L, m);
+    } else if (!tp_decode_scalar(L, m->data, m->size)) {
+        tp_decode(L, m->data, m->size);
+    }
+}
+
+static void
+push_from(lua_State *L, troupe_pid from)
+{
+    if (from == 0) {
+        lua_pushnil(L);
+    } else {
+        tp_push_pid(L, from);
+    }
+}
+
+/* m was taken out of the mailbox: pushes its value and its sender. A decode
+ * may fail or even park, so m is the actor's meanwhile. */
+static int
+deliver(lua_State *L, struct tp_lua *t, struct tp_msg *m)
+{
+    troupe_pid from = m->from;
+    if (TP_LIKELY(m->kind == TP_MSG_USER) &&
+        tp_decode_scalar(L, m->data, m->size)) {
+        tp_msg_free(m);
+    } else {
+        tp_own(t, m);
+        push_value(L, m);
+        tp_disown(t, m);
+        if (m->kind == TP_MSG_USER) {
+            tp_msg_free(m); /* what it named is the receiver's now */
+        } else {
+            tp_msg_drop(m);
+        }
+    }
+    push_from(L, from);
+    return 2;
+}
+
+/* Takes *link; NULL if it is a down that nobody wants any more. */
+static struct tp_msg *
+take(struct tp_actor *a, struct tp_msg **link)
+{
+    struct tp_msg *m = tp_mailbox_take(a, link);
+    if (m->kind == TP_MSG_DOWN && !tp_monitor_take_down(a, m)) {
+        return NULL;
+    }
+    return m;
+}
+
+static int
+wait_failed(lua_State *L, int rc)
+{
+    return rc == TROUPE_ETIMEOUT ? tp_push_error(L, rc)
+                                 : tp_raise_wait(L, rc);
+}
+
+int
+tp_l_receive(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    struct tp_lua *t = tp_lua_of(a);
+    uint64_t deadline = TP_NEVER;
+    bool timed = lua_gettop(L) > 0;
+    if (timed) {
+        deadline = tp_check_deadline(L, 1, "timeout");
+    }
+    t->mail_ops++;
+    for (;;) {
+        if (a->slot->mail_head == NULL && !tp_mailbox_fetch(a)) {
+            tp_lua_tier_up(L, a);
+            int rc = tp_mailbox_wait(a, deadline);
+            if (TP_UNLIKELY(rc != 0)) {
+                return wait_failed(L, rc);
+            }
+        }
+        struct tp_msg *m = take(a, &a->slot->mail_head);
+        if (TP_LIKELY(m != NULL)) {
+            tp_actor_checkpoint();
+            return deliver(L, t, m);
+        }
+    }
+}
+
+/* -- receive_match ------------------------------------------------------- */
+
+#define PATTERN_DEPTH 100
+
+/* Is the pattern at p a subset of the value at v? Both absolute. */
+static bool
+is_subset(lua_State *L, int p, int v, int depth)
+{
+    if (!lua_istable(L, p) || !lua_istable(L, v)) {
+        return lua_equal(L, p, v);
+    }
+    if (depth == PATTERN_DEPTH) {
+        luaL_error(L, "pattern is nested deeper than %d levels",
+                   PATTERN_DEPTH);
+    }
+    luaL_checkstack(L, 4, "pattern");
+    lua_pushnil(L);
+    while (lua_next(L, p) != 0) {
+        int top = lua_gettop(L);
+        lua_pushvalue(L, top - 1);
+        lua_rawget(L, v);
+        bool same = is_subset(L, top, top + 1, depth + 1);
+        lua_settop(L, top - 1);
+        if (!same) {
+            lua_settop(L, top - 2);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Does the message fit? Stack: the matcher at 1, the value on top. */
+static bool
+matches(lua_State *L, struct tp_lua *t, struct tp_msg *m)
+{
+    int value = lua_gettop(L);
+    if (lua_istable(L, 1)) {
+        return is_subset(L, 1, value, 0);
+    }
+    uint32_t ops = t->mail_ops;
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, value);
+    push_from(L, m->from);
+    lua_call(L, 2, 1);
+    if (t->mail_ops != ops) {
+        luaL_error(L, "a predicate of receive_match must not receive");
+    }
+    bool fits = lua_toboolean(L, -1);
+    lua_settop(L, value);
+    return fits;
+}
+
+/* Looks at the messages from *link on; moves *link to the end. With the value
+ * pushed and the message taken when one fits. */
+static struct tp_msg *
+find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    while (**link != NULL) {
+        struct tp_msg *m = **link;
+        if (m->kind == TP_MSG_DOWN && !tp_monitor_wants(a, m)) {
+            take(a, *link);
+            continue;
+        }
+        push_value(L, m);
+        if (matches(L, t, m)) {
+            return take(a, *link);
+        }
+        lua_pop(L, 1);
+        *link = &m->next;
+    }
+    return NULL;
+}
+
+int
+tp_l_receive_match(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    if (!lua_istable(L, 1) && !lua_isfunction(L, 1)) {
+        return luaL_argerror(L, 1, "predicate or table expected");
+    }
+    uint64_t deadline = tp_check_deadline(L, 2, "timeout");
+    struct tp_msg **link = &a->slot->mail_head;
+    lua_settop(L, 1);
+    tp_lua_of(a)->mail_ops++;
+    for (;;) {
+        struct tp_msg *m = find(L, a, &link);
+        if (m != NULL) {
+            push_from(L, m->from);
+            if (m->kind == TP_MSG_USER) {
+                tp_msg_free(m);
+            } else {
+                tp_msg_drop(m);
+            }
+            return 2;
+        }
+        tp_lua_tier_up(L, a);
+        int rc = tp_mailbox_wait(a, deadline);
+        if (rc != 0) {
+            return wait_failed(L, rc);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+/*
+ * main.c - the troupe command: a host that uses troupe.h and nothing else.
+ *
+ * Tests: spec/lua/command_spec.lua
+ */
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <troupe.h>
+
+#define EXIT_USAGE 2
+
+static const char usage[] =
+    "usage: troupe run [options] file.lua [arguments...]\n"
+    "       troupe --version\n"
+    "       troupe --help\n"
+    "\n"
+    "options of run:\n"
+    "  --schedulers N   scheduler threads, 1 to 64 (default: usable CPUs)\n"
+    "  --max-actors N   live actors at most, 1 to 1048576\n";
+
+static int
+usage_error(const char *what, const char *which)
+{
+    fprintf(stderr, "troupe: %s%s%s (see troupe --help)\n", what,
+            which == NULL ? "" : ": ", which == NULL ? "" : which);
+    return EXIT_USAGE;
+}
+
+/* A whole number from min to max, or -1. */
+static long
+parse_number(const char *text, long min, long max)
+{
+    char *end;
+    errno = 0;
+    long v = strtol(text, &end, 10);
+    return errno != 0 || end == text || *end != '\0' || v < min || v > max ? -1
+                                                                           : v;
+}
+
+/* Reads the option at argv[*at] and its value. 0, or an exit status. */
+static int
+read_option(int argc, char **argv, int *at, struct troupe_config *config)
+{
+    const char *name = argv[*at];
+    bool schedulers = strcmp(name, "--schedulers") == 0;
+    if (!schedulers && strcmp(name, "--max-actors") != 0) {
+        return usage_error("unknown option", name);
+    }
+    if (++*at == argc) {
+        return usage_error("a number is missing after", name);
+    }
+    long v = parse_number(argv[*at], 1, schedulers ? 64 : 1048576);
+    if (v < 0) {
+        return usage_error(schedulers ? "--schedulers wants 1 to 64, not"
+                                      : "--max-actors wants 1 to 1048576, not",
+                           argv[*at]);
+    }
+    if (schedulers) {
+        config->schedulers = (unsigned)v;
+    } else {
+        config->max_actors = (uint32_t)v;
+    }
+    ++*at;
+    return 0;
+}
+
+static int
+run(int argc, char **argv)
+{
+    struct troupe_config config;
+    struct troupe_result result;
+    int at = 0;
+    troupe_config_init(&config);
+    while (at < argc && argv[at][0] == '-' && argv[at][1] != '\0') {
+        int status = read_option(argc, argv, &at, &config);
+        if (status != 0) {
+            return status;
+        }
+    }
+    if (at == argc) {
+        return usage_error("a file to run is missing", NULL);
+    }
+    int rc = troupe_run_file(&config, argv[at], argc - at - 1,
+                             (const char *const *)argv + at + 1, &result);
+    int status = rc == 0 ? result.exit_code : EXIT_FAILURE;
+    fflush(stdout);
+    if (rc != 0) {
+        fprintf(stderr, "troupe: %s\n",
+                result.error == NULL ? troupe_strerror(rc) : result.error);
+    }
+    troupe_result_fini(&result);
+    return status;
+}
+
+int
+main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        fputs(usage, stderr);
+        return EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("troupe %s\n", troupe_version());
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+        fputs(usage, stdout);
+        return EXIT_SUCCESS;
+    }
+    if (strcmp(argv[1], "run") == 0) {
+        return run(argc - 2, argv + 2);
+    }
+    return usage_error("unknown command", argv[1]);
+}

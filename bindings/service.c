@@ -1,0 +1,227 @@
+/*
+ * service.c - what a C host calls to run Lua services.
+ *
+ * Threads: the one that runs; it becomes scheduler 0.
+ * Memory:  see troupe.h.
+ * Fails:   see troupe.h.
+ * Tests:   spec/unit/service_test.c, spec/lua/command_spec.lua
+ */
+#include "bind.h"
+#include "run/runtime.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void
+troupe_config_init(struct troupe_config *c)
+{
+    memset(c, 0, sizeof *c);
+    c->size = sizeof *c;
+}
+
+const char *
+troupe_version(void)
+{
+    return TROUPE_VERSION;
+}
+
+static char *
+copy_text(const char *text, size_t n)
+{
+    char *p = tp_malloc(n + 1);
+    if (p != NULL) {
+        memcpy(p, text, n);
+        p[n] = '\0';
+    }
+    return p;
+}
+
+/* Replaces the value on top with a text about it: message and traceback of a
+ * failure, else what tostring gives. */
+static int
+describe(lua_State *L)
+{
+    if (lua_istable(L, 1)) {
+        lua_getfield(L, 1, "message");
+        lua_getfield(L, 1, "traceback");
+        if (lua_isstring(L, -2)) {
+            const char *trace = lua_tostring(L, -1);
+            lua_pushfstring(L, "%s%s%s", lua_tostring(L, -2),
+                            trace == NULL ? "" : "\n",
+                            trace == NULL ? "" : trace);
+            return 1;
+        }
+    }
+    lua_getglobal(L, "tostring");
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    lua_pushfstring(L, "ended with reason: %s", lua_tostring(L, -1));
+    return 1;
+}
+
+static int
+decode_and_describe(lua_State *L)
+{
+    struct tp_reason *reason = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    tp_push_reason(L, reason);
+    lua_settop(L, 1);
+    return describe(L);
+}
+
+static char *
+reason_text(struct tp_reason *reason)
+{
+    lua_State *L = luaL_newstate();
+    const char *text = "out of memory";
+    size_t n = strlen(text);
+    if (L != NULL) {
+        luaL_openlibs(L);
+        lua_pushcfunction(L, decode_and_describe);
+        lua_pushlightuserdata(L, reason);
+        lua_pcall(L, 1, 1, 0);
+        text = lua_tolstring(L, -1, &n);
+    }
+    char *copy = copy_text(text == NULL ? "?" : text, text == NULL ? 1 : n);
+    if (L != NULL) {
+        lua_close(L);
+    }
+    return copy;
+}
+
+/* Compiles path once, so that what is wrong with the file is said before
+ * anything runs. The result waits in the cache. */
+static int
+check_file(const char *path, struct troupe_result *out)
+{
+    lua_State *L = luaL_newstate();
+    int rc = 0;
+    if (L == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    if (!tp_load_file(L, path)) {
+        size_t n;
+        const char *text = lua_tolstring(L, -1, &n);
+        rc = strncmp(text, "cannot open ", 12) == 0 ? TROUPE_ENOTFOUND
+                                                    : TROUPE_ESYNTAX;
+        out->error = copy_text(text, n);
+    }
+    lua_close(L);
+    return rc;
+}
+
+static int
+push_boot(lua_State *L)
+{
+    int argc = (int)lua_tointeger(L, 1);
+    const char *const *argv = lua_touserdata(L, 2);
+    struct tp_msg **out = lua_touserdata(L, 3);
+    luaL_checkstack(L, argc + 1, "too many arguments");
+    int first = lua_gettop(L) + 1;
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+    }
+    struct tp_buf *b = tp_scratch();
+    if (b == NULL || tp_encode_n(L, first, argc, "argument", b) != 0 ||
+        (*out = tp_msg_new(b->len)) == NULL) {
+        return luaL_error(L, "not enough memory");
+    }
+    memcpy((*out)->data, b->p, b->len);
+    return 0;
+}
+
+/* The message that starts the root: path and arguments, all strings. */
+static struct tp_msg *
+boot_message(int argc, const char *const *argv)
+{
+    struct tp_msg *m = NULL;
+    lua_State *L = luaL_newstate();
+    if (L == NULL) {
+        return NULL;
+    }
+    lua_pushcfunction(L, push_boot);
+    lua_pushinteger(L, argc);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)argv);
+    lua_pushlightuserdata(L, &m);
+    lua_pcall(L, 3, 0, 0);
+    lua_close(L);
+    return m;
+}
+
+static struct tp_run_config
+core_config(const struct troupe_config *c)
+{
+    struct tp_run_config r = {.schedulers = c->schedulers,
+                              .max_actors = c->max_actors,
+                              .stack_reserve = c->stack_reserve,
+                              .stack_guard = c->stack_guard,
+                              .slice_ns = c->slice_ns};
+    return r;
+}
+
+static bool
+is_ordinary(const struct tp_reason *r)
+{
+    return r->kind == TP_REASON_NORMAL || r->kind == TP_REASON_SHUTDOWN;
+}
+
+static int
+run_root(const struct troupe_config *config, struct tp_lua *t,
+         struct troupe_result *out)
+{
+    struct tp_run_config core = core_config(config);
+    struct tp_reason *reason;
+    t->silent = true;
+    int rc = tp_run(&core, NULL, &tp_lua_class, t, &reason);
+    if (rc != 0) {
+        tp_lua_free(t);
+        return rc;
+    }
+    if (tp_halted(&out->exit_code)) {
+        out->exited = true;
+    } else if (!is_ordinary(reason)) {
+        out->exit_code = EXIT_FAILURE;
+        out->error = reason_text(reason);
+        rc = TROUPE_EFAILED;
+    }
+    tp_reason_unref(reason);
+    return rc;
+}
+
+int
+troupe_run_file(const struct troupe_config *config, const char *path, int argc,
+                const char *const *argv, struct troupe_result *out)
+{
+    memset(out, 0, sizeof *out);
+    if (config == NULL || config->size != sizeof *config || path == NULL ||
+        argc < 0) {
+        return TROUPE_EINVAL;
+    }
+    tp_bindings_init();
+    int rc = check_file(path, out);
+    if (rc != 0) {
+        return rc;
+    }
+    const char **all = tp_calloc((size_t)argc + 1, sizeof *all);
+    if (all == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    all[0] = path;
+    for (int i = 0; i < argc; i++) {
+        all[i + 1] = argv[i];
+    }
+    struct tp_msg *m = boot_message(argc + 1, all);
+    tp_set_args(argc + 1, all);
+    tp_free(all);
+    struct tp_lua *t =
+        m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    return t == NULL ? TROUPE_ENOMEM : run_root(config, t, out);
+}
+
+void
+troupe_result_fini(struct troupe_result *r)
+{
+    tp_free(r->error);
+    memset(r, 0, sizeof *r);
+}

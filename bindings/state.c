@@ -1,0 +1,626 @@
+/*
+ * state.c - the life of one actor's Lua state: create, run, limit, close.
+ *
+ * Idea:     the state is made on the actor's own green stack, so a spawn costs
+ *           the parent no more than a message, and want of memory at birth is
+ *           the child's end only. It is closed there too.
+ * Threads:  the running actor only.
+ * Memory:   the state's blocks are the arena's; messages that a C frame works
+ *           on are on t->owned, since the frame may be abandoned.
+ * Parks:    main, as Lua code does.
+ * Tests:    spec/lua/spawn_spec.lua, spec/lua/errors_spec.lua,
+ *           spec/lua/memory_spec.lua
+ */
+#include "bind.h"
+#include "run/runtime.h"
+
+#include <luajit.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Used CPU after which an actor compiles: some milliseconds. */
+#define TIER_UP_CYCLES 6000000ull
+/* States that may hold machine code at once; see docs/design/jit.md. */
+#define JIT_BUDGET 8192
+
+/* relaxed: a budget, not a lock. */
+static _Atomic int jit_states;
+
+/* -- scratch ------------------------------------------------------------- */
+
+#define SCRATCH_KEEP (1u << 20)
+
+static pthread_key_t scratch_key;
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static _Thread_local struct tp_buf *scratch
+    __attribute__((tls_model("initial-exec")));
+
+static void
+scratch_free(void *p)
+{
+    tp_buf_fini(p);
+    tp_free(p);
+}
+
+static void
+scratch_init(void)
+{
+    pthread_key_create(&scratch_key, scratch_free);
+}
+
+static struct tp_buf *
+scratch_new(void)
+{
+    pthread_once(&scratch_once, scratch_init);
+    scratch = tp_calloc(1, sizeof *scratch);
+    pthread_setspecific(scratch_key, scratch);
+    return scratch;
+}
+
+__attribute__((noinline)) struct tp_buf *
+tp_scratch(void)
+{
+    struct tp_buf *b = scratch != NULL ? scratch : scratch_new();
+    if (b != NULL) {
+        tp_buf_trim(b, SCRATCH_KEEP);
+        tp_buf_reset(b);
+    }
+    return b;
+}
+
+/* -- owned messages ------------------------------------------------------ */
+
+void
+tp_own(struct tp_lua *t, struct tp_msg *m)
+{
+    m->next = t->owned;
+    t->owned = m;
+}
+
+void
+tp_disown(struct tp_lua *t, struct tp_msg *m)
+{
+    for (struct tp_msg **p = &t->owned; *p != NULL; p = &(*p)->next) {
+        if (*p == m) {
+            *p = m->next;
+            m->next = NULL;
+            return;
+        }
+    }
+}
+
+/* -- reasons ------------------------------------------------------------- */
+
+static const char *const constant_names[] = {
+    [TP_REASON_NORMAL] = "normal",
+    [TP_REASON_SHUTDOWN] = "shutdown",
+    [TP_REASON_KILLED] = "killed",
+    [TP_REASON_NOPROC] = "noproc",
+};
+
+static void
+push_failure(lua_State *L, const char *kind, const char *message)
+{
+    lua_createtable(L, 0, 2);
+    lua_pushstring(L, kind);
+    lua_setfield(L, -2, "kind");
+    lua_pushstring(L, message);
+    lua_setfield(L, -2, "message");
+}
+
+void
+tp_push_reason(lua_State *L, struct tp_reason *reason)
+{
+    switch (reason->kind) {
+    case TP_REASON_MEMORY:
+        push_failure(L, "memory", "not enough memory");
+        break;
+    case TP_REASON_DEADLOCK:
+        push_failure(L, "error", troupe_strerror(TROUPE_EDEADLOCK));
+        break;
+    case TP_REASON_VALUE:
+        if (!tp_decode_scalar(L, reason->data, reason->size)) {
+            tp_decode(L, reason->data, reason->size);
+        }
+        break;
+    default:
+        lua_pushstring(L, constant_names[reason->kind]);
+    }
+}
+
+static struct tp_reason *
+reason_from_string(const char *s)
+{
+    for (int k = TP_REASON_NORMAL; k <= TP_REASON_NOPROC; k++) {
+        if (strcmp(s, constant_names[k]) == 0) {
+            return tp_reason_const((enum tp_reason_kind)k);
+        }
+    }
+    return NULL;
+}
+
+/* A C function for lua_cpcall: encodes the value at index 2 to the buffer at
+ * index 1; returns a text instead when it cannot be sent. */
+static int
+encode_protected(lua_State *L)
+{
+    struct tp_buf *b = lua_touserdata(L, 1);
+    int rc = tp_encode(L, 2, "reason", b);
+    if (rc == TROUPE_ENOMEM) {
+        return luaL_error(L, "not enough memory");
+    }
+    return rc == 0 ? 0 : 1;
+}
+
+/* Encodes the value on top, which stays there. NULL: it cannot be sent, the
+ * reason why is not kept. */
+static struct tp_reason *
+encode_reason(lua_State *L)
+{
+    struct tp_buf *b = tp_scratch();
+    int top = lua_gettop(L);
+    if (b == NULL) {
+        return tp_reason_const(TP_REASON_MEMORY);
+    }
+    lua_pushcfunction(L, encode_protected);
+    lua_pushlightuserdata(L, b);
+    lua_pushvalue(L, top);
+    int status = lua_pcall(L, 2, 1, 0);
+    bool sent = status == 0 && lua_isnil(L, -1);
+    lua_settop(L, top);
+    if (status != 0) {
+        return tp_reason_const(TP_REASON_MEMORY);
+    }
+    return sent ? tp_reason_new(b->p, b->len) : NULL;
+}
+
+/* Pushes tostring(value at idx) even where __tostring fails. */
+static void
+push_text(lua_State *L, int idx)
+{
+    int abs = idx < 0 ? lua_gettop(L) + 1 + idx : idx;
+    if (luaL_callmeta(L, abs, "__tostring") && lua_isstring(L, -1)) {
+        return;
+    }
+    switch (lua_type(L, abs)) {
+    case LUA_TSTRING:
+    case LUA_TNUMBER:
+        lua_pushvalue(L, abs);
+        lua_tostring(L, -1);
+        break;
+    case LUA_TNIL:
+        lua_pushliteral(L, "nil");
+        break;
+    case LUA_TBOOLEAN:
+        lua_pushstring(L, lua_toboolean(L, abs) ? "true" : "false");
+        break;
+    default:
+        lua_pushfstring(L, "(error object is a %s value)",
+                        luaL_typename(L, abs));
+    }
+}
+
+static int
+text_protected(lua_State *L)
+{
+    push_text(L, 1);
+    return 1;
+}
+
+/* Replaces the value on top with a text for it. */
+static void
+to_text(lua_State *L)
+{
+    int top = lua_gettop(L);
+    lua_pushcfunction(L, text_protected);
+    lua_pushvalue(L, top);
+    if (lua_pcall(L, 1, 1, 0) != 0) {
+        lua_pop(L, 1);
+        lua_pushfstring(L, "(error object is a %s value)",
+                        luaL_typename(L, top));
+    }
+    lua_replace(L, top);
+}
+
+struct tp_reason *
+tp_to_reason(lua_State *L, int idx)
+{
+    struct tp_reason *r = NULL;
+    if (lua_type(L, idx) == LUA_TSTRING) {
+        r = reason_from_string(lua_tostring(L, idx));
+    }
+    if (r == NULL) {
+        lua_pushvalue(L, idx);
+        r = encode_reason(L);
+        if (r == NULL) {
+            to_text(L);
+            r = encode_reason(L);
+        }
+        lua_pop(L, 1);
+    }
+    return r;
+}
+
+/* The handler runs where the error was raised, so the traceback is whole. The
+ * value goes along as it is; whether it can be sent is seen later. */
+int
+tp_error_handler(lua_State *L)
+{
+    lua_settop(L, 1);
+    lua_createtable(L, 0, 4);
+    lua_pushliteral(L, "error");
+    lua_setfield(L, 2, "kind");
+    lua_pushvalue(L, 1);
+    lua_setfield(L, 2, "value");
+    lua_pushvalue(L, 1);
+    to_text(L);
+    luaL_traceback(L, L, NULL, 1);
+    lua_setfield(L, 2, "traceback");
+    lua_setfield(L, 2, "message");
+    return 1;
+}
+
+static struct tp_reason *
+error_reason(lua_State *L)
+{
+    struct tp_reason *r = encode_reason(L);
+    if (r == NULL) { /* the value cannot be sent: its string instead */
+        lua_getfield(L, -1, "message");
+        lua_setfield(L, -2, "value");
+        r = encode_reason(L);
+    }
+    return r == NULL ? tp_reason_const(TP_REASON_MEMORY) : r;
+}
+
+struct tp_reason *
+tp_reason_of_error(lua_State *L, int status)
+{
+    if (status == LUA_ERRMEM) {
+        return tp_reason_const(TP_REASON_MEMORY);
+    }
+    if (!lua_istable(L, -1)) { /* the handler itself failed */
+        const char *text = lua_tostring(L, -1);
+        if (text != NULL && strstr(text, "not enough memory") != NULL) {
+            return tp_reason_const(TP_REASON_MEMORY);
+        }
+        push_failure(L, "error", text == NULL ? "error in error handling" : text);
+    }
+    return error_reason(L);
+}
+
+/* -- boot ---------------------------------------------------------------- */
+
+static void
+note_source(struct tp_lua *t, lua_State *L, int idx)
+{
+    lua_Debug ar;
+    if (lua_type(L, idx) == LUA_TSTRING) {
+        snprintf(t->source, sizeof t->source, "%s", lua_tostring(L, idx));
+    } else {
+        lua_pushvalue(L, idx);
+        lua_getinfo(L, ">S", &ar);
+        snprintf(t->source, sizeof t->source, "%s:%d", ar.short_src,
+                 ar.linedefined);
+    }
+}
+
+static bool
+ends_in_lua(const char *s)
+{
+    size_t n = strlen(s);
+    return n > 4 && strcmp(s + n - 4, ".lua") == 0;
+}
+
+/* Replaces the name at index 1 with the chunk that it names. */
+static void
+load_what(lua_State *L)
+{
+    const char *name = lua_tostring(L, 1);
+    if (!ends_in_lua(name)) {
+        tp_find_module(L, name);
+    } else if (!tp_load_file(L, name)) {
+        lua_error(L);
+    }
+    lua_replace(L, 1);
+}
+
+/* Stack: what, arguments. Runs it; a chunk that returns a function is called
+ * with the same arguments. */
+static void
+run_what(lua_State *L, bool by_name)
+{
+    int n = lua_gettop(L) - 1;
+    if (!by_name) {
+        lua_call(L, n, 0);
+        return;
+    }
+    luaL_checkstack(L, n + 2, "too many arguments");
+    for (int i = 1; i <= n + 1; i++) {
+        lua_pushvalue(L, i);
+    }
+    lua_call(L, n, 1);
+    if (lua_isfunction(L, -1)) {
+        lua_replace(L, 1);
+        lua_call(L, n, 0);
+    }
+}
+
+/* The actor's life, under tp_error_handler. */
+static int
+boot(lua_State *L)
+{
+    struct tp_lua *t = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    struct tp_msg *m = t->boot;
+    tp_decode(L, m->data, m->size);
+    t->boot = NULL;
+    tp_msg_free(m);
+    bool by_name = lua_type(L, 1) == LUA_TSTRING;
+    note_source(t, L, 1);
+    if (by_name) {
+        load_what(L);
+    }
+    run_what(L, by_name);
+    return 0;
+}
+
+static int
+open_all(lua_State *L)
+{
+    lua_gc(L, LUA_GCSTOP, 0);
+    tp_open_libs(L);
+    tp_open_pids(L);
+    lua_gc(L, LUA_GCRESTART, 0);
+    return 0;
+}
+
+/* -- class --------------------------------------------------------------- */
+
+static int
+jit_enable(lua_State *L, struct tp_lua *t)
+{
+    /* relaxed: see jit_states. */
+    if (atomic_fetch_add_explicit(&jit_states, 1, memory_order_relaxed) >=
+        JIT_BUDGET) {
+        /* relaxed: see jit_states. */
+        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
+        return 0;
+    }
+    t->jit_on = true;
+    tp_open_lazy(L, "jit");
+    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
+    return 0;
+}
+
+void
+tp_lua_tier_up(lua_State *L, struct tp_actor *a)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    if (t->jit_on || t->jit_mode != TP_JIT_AUTO || t->borrowed) {
+        return;
+    }
+    t->hot_cycles += tp_cycles() - tp_worker_self()->slice_start_cycles;
+    if (t->hot_cycles > TIER_UP_CYCLES) {
+        jit_enable(L, t);
+        t->hot_cycles = 0;
+    }
+}
+
+static void
+log_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L, int idx)
+{
+    lua_getfield(L, idx, "message");
+    lua_getfield(L, idx, "traceback");
+    const char *message = lua_tostring(L, -2), *trace = lua_tostring(L, -1);
+    lua_pushfstring(L, "%s ended by an error: %s\n%s", t->source,
+                    message == NULL ? "?" : message,
+                    trace == NULL ? "" : trace);
+    size_t n;
+    const char *text = lua_tolstring(L, -1, &n);
+    tp_log(TP_LOG_ERROR, a->pid, text, n, true);
+    lua_settop(L, idx);
+}
+
+static int
+log_protected(lua_State *L)
+{
+    struct tp_actor *a = lua_touserdata(L, 2);
+    log_failure(a, tp_lua_of(a), L, 1);
+    return 0;
+}
+
+/* One log entry for an actor that failed; err is on top of the stack. */
+static void
+tell_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L,
+             struct tp_reason *r)
+{
+    char line[160];
+    if (t->silent) {
+        return;
+    }
+    if (r->kind != TP_REASON_MEMORY && lua_istable(L, -1)) {
+        lua_pushcfunction(L, log_protected);
+        lua_pushvalue(L, -2);
+        lua_pushlightuserdata(L, a);
+        if (lua_pcall(L, 2, 0, 0) == 0) {
+            return;
+        }
+    }
+    int n = snprintf(line, sizeof line, "%s ended: out of memory", t->source);
+    tp_log(TP_LOG_ERROR, a->pid, line, (size_t)n, false);
+}
+
+static void
+failed(struct tp_actor *a, struct tp_lua *t, int status)
+{
+    struct tp_reason *r = tp_reason_of_error(t->L, status);
+    tell_failure(a, t, t->L, r);
+    tp_actor_set_reason(a, r);
+}
+
+/* troupe.run: t->L is a coroutine of the host's with the function on it. The
+ * error stays there for the host; the reason is for those who join. */
+static void
+borrowed_main(struct tp_actor *a, struct tp_lua *t)
+{
+    int status = lua_pcall(t->L, 0, LUA_MULTRET, 0);
+    *t->out_status = status;
+    if (status == 0 || tp_is_exit_mark(t->L, -1)) {
+        return;
+    }
+    struct tp_reason *r = tp_reason_const(TP_REASON_MEMORY);
+    int top = lua_gettop(t->L);
+    lua_pushcfunction(t->L, tp_error_handler);
+    lua_pushvalue(t->L, top);
+    if (status != LUA_ERRMEM && lua_pcall(t->L, 1, 1, 0) == 0) {
+        r = tp_reason_of_error(t->L, LUA_ERRRUN);
+    }
+    lua_settop(t->L, top);
+    tp_actor_set_reason(a, r);
+}
+
+static void
+lua_main(struct tp_actor *a, void *arg)
+{
+    struct tp_lua *t = arg;
+    if (t->borrowed) {
+        borrowed_main(a, t);
+        return;
+    }
+    t->L = lua_newstate(tp_arena_alloc, &t->arena);
+    if (t->L == NULL) {
+        tell_failure(a, t, NULL, tp_reason_const(TP_REASON_MEMORY));
+        tp_actor_set_reason(a, tp_reason_const(TP_REASON_MEMORY));
+        return;
+    }
+    lua_State *L = t->L;
+    int status = lua_cpcall(L, open_all, NULL);
+    if (status == 0 && t->jit_mode == TP_JIT_ON) {
+        jit_enable(L, t);
+    }
+    if (status == 0) {
+        lua_pushcfunction(L, tp_error_handler);
+        lua_pushcfunction(L, boot);
+        lua_pushlightuserdata(L, t);
+        status = lua_pcall(L, 1, 0, 1);
+    }
+    if (status != 0) {
+        failed(a, t, status);
+    }
+}
+
+static void
+lua_finish(struct tp_actor *a, void *arg)
+{
+    struct tp_lua *t = arg;
+    (void)a;
+    if (t->L != NULL && !t->borrowed) {
+        lua_close(t->L);
+        t->L = NULL;
+    }
+}
+
+static void
+lua_class_free(void *arg)
+{
+    tp_lua_free(arg);
+}
+
+const struct tp_actor_class tp_lua_class = {lua_main, lua_finish,
+                                            lua_class_free};
+
+struct tp_lua *
+tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
+           enum tp_jit_mode jit)
+{
+    struct tp_lua *t = tp_calloc(1, sizeof *t);
+    if (t == NULL) {
+        if (boot_msg != NULL) {
+            tp_msg_drop(boot_msg);
+        }
+        return NULL;
+    }
+    tp_arena_init(&t->arena, memory_limit);
+    t->boot = boot_msg;
+    t->env = env == NULL ? NULL : tp_env_ref(env);
+    t->jit_mode = (uint8_t)jit;
+    return t;
+}
+
+void
+tp_lua_free(struct tp_lua *t)
+{
+    while (t->owned != NULL) {
+        struct tp_msg *m = t->owned;
+        t->owned = m->next;
+        tp_msg_drop(m);
+    }
+    if (t->boot != NULL) {
+        tp_msg_drop(t->boot);
+    }
+    if (t->jit_on) {
+        /* relaxed: see jit_states. */
+        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
+    }
+    if (t->env != NULL) {
+        tp_env_unref(t->env);
+    }
+    tp_arena_fini(&t->arena);
+    tp_free(t);
+}
+
+/* -- hooks --------------------------------------------------------------- */
+
+static const struct tp_codec_ops codec_ops = {.is_pid = tp_pid_was_issued};
+
+static void
+init_once(void)
+{
+    tp_codec_init(&codec_ops);
+}
+
+void
+tp_bindings_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, init_once);
+}
+
+/* -- checks -------------------------------------------------------------- */
+
+struct tp_actor *
+tp_check_actor(lua_State *L)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (TP_UNLIKELY(a == NULL || a->class != &tp_lua_class)) {
+        luaL_error(L, "%s", troupe_strerror(TROUPE_ENOTACTOR));
+    }
+    return a;
+}
+
+/* An unkillable root learns why it shall end. */
+static int
+raise_killed(lua_State *L)
+{
+    struct tp_actor *a = tp_actor_self();
+    tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
+    bool deadlock =
+        a->reason != NULL && a->reason->kind == TP_REASON_DEADLOCK;
+    tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
+    return luaL_error(L, "%s",
+                      troupe_strerror(deadlock ? TROUPE_EDEADLOCK
+                                               : TROUPE_EKILLED));
+}
+
+int
+tp_raise_wait(lua_State *L, int rc)
+{
+    if (rc == TROUPE_EKILLED) {
+        return raise_killed(L);
+    }
+    if (rc == TROUPE_EINVAL) {
+        return luaL_error(L, "a finalizer cannot wait");
+    }
+    return luaL_error(L, "%s", troupe_strerror(rc));
+}

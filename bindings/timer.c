@@ -1,0 +1,108 @@
+/*
+ * timer.c - now, send_after, send_every and cancel, for Lua.
+ *
+ * Parks: never.
+ * Tests: spec/lua/timer_spec.lua
+ */
+#include "actor/delay.h"
+#include "bind.h"
+
+#include <math.h>
+
+#define NS_PER_S 1e9
+/* Beyond this many seconds a finite time is as late as can be said. */
+#define SECONDS_MAX 1.8e10
+
+static uint64_t
+to_ns(double seconds)
+{
+    return seconds >= SECONDS_MAX ? TP_NEVER - 1
+                                  : (uint64_t)(seconds * NS_PER_S);
+}
+
+/* The last moment that is not "never": a finite wait is one for a timer. */
+static uint64_t
+deadline_in(double seconds)
+{
+    uint64_t at = tp_sat_add(tp_now_ns(), to_ns(seconds));
+    return at == TP_NEVER ? TP_NEVER - 1 : at;
+}
+
+static double
+check_seconds(lua_State *L, int arg, const char *name)
+{
+    double s = lua_tonumber(L, arg);
+    if (lua_type(L, arg) != LUA_TNUMBER || isnan(s)) {
+        lua_pushfstring(L, "%s must be a number of seconds", name);
+        luaL_argerror(L, arg, lua_tostring(L, -1));
+    }
+    return s;
+}
+
+uint64_t
+tp_check_deadline(lua_State *L, int arg, const char *name)
+{
+    if (lua_isnoneornil(L, arg)) {
+        return TP_NEVER;
+    }
+    double s = check_seconds(L, arg, name);
+    if (s <= 0) {
+        return 0;
+    }
+    return isinf(s) ? TP_NEVER : deadline_in(s);
+}
+
+int
+tp_l_now(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)tp_now_ns() / NS_PER_S);
+    return 1;
+}
+
+/* Arguments: seconds, destination, message. */
+static int
+start(lua_State *L, uint64_t deadline_ns, uint64_t interval_ns)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    troupe_pid to = tp_check_pid(L, 2);
+    uint64_t id;
+    if (lua_isnoneornil(L, 3)) {
+        return luaL_argerror(L, 3, "message expected, got nil");
+    }
+    struct tp_msg *m = tp_encode_message(L, 3, a->pid);
+    int rc = tp_send_after(to, m, deadline_ns, interval_ns, &id);
+    if (rc != 0) {
+        tp_msg_drop(m);
+        return tp_push_error(L, rc);
+    }
+    lua_pushnumber(L, (lua_Number)id);
+    return 1;
+}
+
+int
+tp_l_send_after(lua_State *L)
+{
+    double s = check_seconds(L, 1, "seconds");
+    return start(L, s <= 0 ? tp_now_ns() : deadline_in(s), 0);
+}
+
+int
+tp_l_send_every(lua_State *L)
+{
+    double s = check_seconds(L, 1, "seconds");
+    if (!(s > 0)) {
+        return luaL_argerror(L, 1, "seconds must be more than 0");
+    }
+    uint64_t ns = to_ns(s);
+    return start(L, deadline_in(s), ns == 0 ? 1 : ns);
+}
+
+int
+tp_l_cancel(lua_State *L)
+{
+    lua_Number id = luaL_checknumber(L, 1);
+    bool won = id >= 1 && id < 9007199254740992.0 &&
+               tp_send_cancel((uint64_t)id);
+    lua_pushboolean(L, won);
+    return 1;
+}
