@@ -48,6 +48,7 @@
 #define LARGE_FROM  (96u << 10) /* held: from here on LARGE chunks */
 #define TRIM_FROM   (256u << 10)
 #define MEND_STEP   (16u << 10)
+#define HUGE_FROM   (8u << 20) /* wastes at most a quarter */
 #define ABSURD_SIZE (SIZE_MAX / 4)
 
 /* LuaJIT can't address all that malloc returns on AArch64 (slab.c): there every
@@ -474,6 +475,9 @@ large_new(size_t bytes)
     struct tp_arena_large *l =
         mapped != 0 ? tp_slab_map(mapped) : tp_malloc(bytes);
     if (l != NULL) {
+        if (mapped >= HUGE_FROM) {
+            tp_madvise(l, mapped, MADV_HUGEPAGE);
+        }
         l->bytes = bytes;
         l->mapped = mapped;
     }

@@ -14,7 +14,10 @@
 #include <signal.h>
 #include <string.h>
 
-#define TICK_NS 1000000ull
+/* While a worker sleeps, so that what waits in a wake slot is passed on after a
+ * millisecond at the latest; and while all are busy. */
+#define TICK_SHORT_NS 500000ull
+#define TICK_LONG_NS  2000000ull
 /* Ticks in a row without a worker awake before it goes to sleep: a process
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
@@ -105,8 +108,7 @@ sleep_until_poked(void)
      * its bit, then reads this (tp_monitor_poke). */
     atomic_store_explicit(&tp_monitor_asleep, true, memory_order_seq_cst);
     /* relaxed: stop is followed by an unpark. */
-    if (all_sleep() &&
-        !atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
+    if (all_sleep() && !atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
         tp_parker_park(&mon.parker, TP_NEVER);
     }
     /* relaxed: who reads the old value unparks us once too often. */
@@ -132,7 +134,9 @@ monitor_main(void *unused)
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
         look_at_timers(now);
-        tp_parker_park(&mon.parker, now + TICK_NS);
+        tp_parker_park(&mon.parker, now + (tp_idle_mask(&tp_sched.idle) != 0
+                                               ? TICK_SHORT_NS
+                                               : TICK_LONG_NS));
     }
     return NULL;
 }

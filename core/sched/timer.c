@@ -188,6 +188,7 @@ set_armed(struct tp_wait_timer *t, uint64_t key)
 static int
 wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
 {
+    t->used = true;
     lock();
     uint64_t before = head_key_locked();
     int rc = 0;
@@ -208,13 +209,21 @@ wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
 int
 tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
 {
+    /* relaxed: the owner alone writes it. The usual case: no deadline, none
+     * before; and one that is over may still wake us once, too early. */
+    if (deadline_ns == TP_NEVER) {
+        if (atomic_load_explicit(&t->wait_deadline, memory_order_relaxed) !=
+            TP_NEVER) {
+            /* relaxed: as above. */
+            atomic_store_explicit(&t->wait_deadline, TP_NEVER,
+                                  memory_order_relaxed);
+        }
+        return 0;
+    }
     /* TMR-1 seq_cst: stored before armed is read. Partner: set_armed, then
      * wanted_deadline. A weaker order would let both sides rely on the other.
      */
     atomic_store_explicit(&t->wait_deadline, deadline_ns, memory_order_seq_cst);
-    if (deadline_ns == TP_NEVER) {
-        return 0;
-    }
     /* TMR-1 seq_cst: see above. */
     if (atomic_load_explicit(&t->armed, memory_order_seq_cst) <= deadline_ns) {
         return 0;
@@ -225,8 +234,9 @@ tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
 void
 tp_wait_timer_fini(struct tp_wait_timer *t)
 {
-    /* relaxed: only the lock's holder arms, and only for a live wait. */
-    if (atomic_load_explicit(&t->armed, memory_order_relaxed) == TP_NEVER) {
+    /* Not by a look at armed: it is TP_NEVER for a moment while the entry goes
+     * back into the heap (wait_came_up). */
+    if (!t->used) {
         return;
     }
     lock();
@@ -486,7 +496,14 @@ prune_head(void)
     struct tp_timer_node *n = timers.heap[0];
     heap_remove(n);
     if (n->kind == TP_TIMER_WAIT) {
-        set_armed(tp_container_of(n, struct tp_wait_timer, node), TP_NEVER);
+        struct tp_wait_timer *t =
+            tp_container_of(n, struct tp_wait_timer, node);
+        set_armed(t, TP_NEVER);
+        uint64_t wanted = wanted_deadline(t);
+        if (wanted != TP_NEVER) { /* it has just begun, and relies on us */
+            heap_insert(n, wanted);
+            set_armed(t, wanted);
+        }
         return;
     }
     struct tp_event *e = tp_container_of(n, struct tp_event, node);

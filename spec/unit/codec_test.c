@@ -66,19 +66,31 @@ static const struct tp_codec_ops ops = {
     .open_ffi = open_test_ffi,
 };
 
-/* A Lua allocator that counts, and can refuse. */
+/*
+ * A Lua allocator that counts, and can refuse. It remembers the sizes itself:
+ * LuaJIT frees a function with a wrong one if memory ran out while it made
+ * the function's upvalues.
+ */
 struct heap {
     size_t used, limit;
     long fail_at; /* refuse the n-th growing call from now; 0: never */
 };
 
+#define HEAP_HEADER 16
+
 static void *
-heap_alloc(void *ud, void *p, size_t old_n, size_t n)
+heap_alloc(void *ud, void *p, size_t told_n, size_t n)
 {
     struct heap *h = ud;
+    unsigned char *block = p == NULL ? NULL : (unsigned char *)p - HEAP_HEADER;
+    size_t old_n = 0;
+    (void)told_n;
+    if (block != NULL) {
+        memcpy(&old_n, block, sizeof old_n);
+    }
     if (n == 0) {
         h->used -= old_n;
-        free(p);
+        free(block);
         return NULL;
     }
     if (n > old_n) {
@@ -89,11 +101,13 @@ heap_alloc(void *ud, void *p, size_t old_n, size_t n)
             return NULL;
         }
     }
-    void *q = realloc(p, n);
-    if (q != NULL) {
-        h->used += n - old_n;
+    block = realloc(block, n + HEAP_HEADER);
+    if (block == NULL) {
+        return NULL;
     }
-    return q;
+    memcpy(block, &n, sizeof n);
+    h->used += n - old_n;
+    return block + HEAP_HEADER;
 }
 
 static int

@@ -148,7 +148,7 @@ work_is_seen_or_its_producer_wakes(void **state)
     assert_int_equal(pthread_create(&t, NULL, produce, NULL), 0);
     for (uint64_t i = 1; i <= SHOTS; i++) {
         set(&start_no, i);
-        for (uint64_t n = i % 64; n > 0; n--) {
+        for (uint64_t n = i * 37 % 8000; n > 0; n--) {
             __asm__ volatile("");
         }
         tp_idle_enter(&idle, 5);

@@ -1,10 +1,9 @@
 /*
  * runq_test.c - one thread's view of the run queues; for each backend.
  *
- * What differs between the backends is asked from `layout`, so that one text
- * holds for all. Built once for each backend.
+ * One text for all backends, built once for each; where they differ the test
+ * asks has_own_queues. Needs the checked build (tp_runq_start, tp_fault_arm).
  */
-
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
