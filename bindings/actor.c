@@ -319,13 +319,13 @@ tp_l_join(lua_State *L)
     if (rc != 0) {
         return tp_raise_wait(L, rc);
     }
-    bool normal = tp_down_reason(down)->kind == TP_REASON_NORMAL;
+    bool normal = tp_notice_reason(down)->kind == TP_REASON_NORMAL;
     if (normal) {
         lua_pushboolean(L, true);
     } else {
         lua_pushnil(L);
         tp_own(t, down);
-        tp_push_reason(L, tp_down_reason(down));
+        tp_push_reason(L, tp_notice_reason(down));
         tp_disown(t, down);
     }
     tp_msg_drop(down);

@@ -85,7 +85,8 @@ struct tp_buf *tp_scratch(void);
 
 /* -- loader.c ------------------------------------------------------------ */
 
-/* What child states take over: package.path, cpath and preload. Counted. */
+/* What child states take over: package.path, cpath and preload. Counted; NULL,
+ * LuaJIT's defaults, where the package library was not opened. */
 struct tp_env *tp_env_of(lua_State *L, struct tp_env *inherited);
 struct tp_env *tp_env_ref(struct tp_env *e);
 void tp_env_unref(struct tp_env *e);

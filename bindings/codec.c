@@ -38,11 +38,11 @@
  */
 #include "codec.h"
 
+#include "base/sys.h"
 #include "codec_raw.h"
 #include "troupe.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum tag {
     TAG_STR = TP_TAG_SCALARS,
@@ -110,9 +110,9 @@ struct tp_seen {
 void
 tp_buf_fini(struct tp_buf *b)
 {
-    free(b->p);
-    free(b->seen);
-    free(b->index);
+    tp_free(b->p);
+    tp_free(b->seen);
+    tp_free(b->index);
     tp_buf_init(b);
 }
 
@@ -136,7 +136,7 @@ buf_grow(struct tp_buf *b, size_t n)
     while (cap - b->len < n) {
         cap *= 2;
     }
-    unsigned char *p = realloc(b->p, cap);
+    unsigned char *p = tp_realloc(b->p, cap);
     if (p == NULL) {
         return false;
     }
@@ -320,7 +320,7 @@ index_grow(struct enc *e)
 {
     uint32_t size = e->nindex == 0 ? 4 * LINEAR_SEEN : e->nindex * 4;
     if (e->b->index_cap < size) {
-        uint32_t *index = realloc(e->b->index, size * sizeof *index);
+        uint32_t *index = tp_realloc(e->b->index, size * sizeof *index);
         if (index == NULL) {
             return false;
         }
@@ -361,7 +361,7 @@ static bool
 seen_grow(struct tp_buf *b)
 {
     size_t cap = b->seen_cap == 0 ? LINEAR_SEEN : b->seen_cap * 2;
-    struct tp_seen *seen = realloc(b->seen, cap * sizeof *seen);
+    struct tp_seen *seen = tp_realloc(b->seen, cap * sizeof *seen);
     if (seen == NULL) {
         return false;
     }

@@ -368,14 +368,19 @@ struct tp_env {
 struct tp_env *
 tp_env_ref(struct tp_env *e)
 {
-    /* relaxed: who takes a reference has one already. */
-    atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+    if (e != NULL) {
+        /* relaxed: who takes a reference has one already. */
+        atomic_fetch_add_explicit(&e->refs, 1, memory_order_relaxed);
+    }
     return e;
 }
 
 void
 tp_env_unref(struct tp_env *e)
 {
+    if (e == NULL) {
+        return;
+    }
     /* ENV-1 acq_rel: the last one frees after all others have read. Both sides
      * are this decrement. */
     if (atomic_fetch_sub_explicit(&e->refs, 1, memory_order_acq_rel) == 1) {
@@ -479,7 +484,7 @@ struct tp_env *
 tp_env_of(lua_State *L, struct tp_env *inherited)
 {
     int top = lua_gettop(L);
-    if (!package_field(L, "path") && inherited != NULL) {
+    if (!package_field(L, "path")) {
         lua_settop(L, top);
         return tp_env_ref(inherited);
     }

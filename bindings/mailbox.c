@@ -98,7 +98,7 @@ push_down(lua_State *L, struct tp_msg *m)
     lua_setfield(L, -2, "ref");
     tp_push_pid(L, m->from);
     lua_setfield(L, -2, "pid");
-    tp_push_reason(L, tp_down_reason(m));
+    tp_push_reason(L, tp_notice_reason(m));
     lua_setfield(L, -2, "reason");
 }
 

@@ -242,6 +242,17 @@ tp_to_reason(lua_State *L, int idx)
     return r;
 }
 
+/* Pushes the traceback of L. It is put together on a stack of its own, since
+ * L's may have just overflowed. */
+static void
+push_traceback(lua_State *L, int level)
+{
+    lua_State *aside = lua_newthread(L);
+    luaL_traceback(aside, L, NULL, level);
+    lua_xmove(aside, L, 1);
+    lua_remove(L, -2);
+}
+
 /* The handler runs where the error was raised, so the traceback is whole. The
  * value goes along as it is; whether it can be sent is seen later. */
 int
@@ -255,7 +266,7 @@ tp_error_handler(lua_State *L)
     lua_setfield(L, 2, "value");
     lua_pushvalue(L, 1);
     to_text(L);
-    luaL_traceback(L, L, NULL, 1);
+    push_traceback(L, 1);
     lua_setfield(L, 2, "traceback");
     lua_setfield(L, 2, "message");
     return 1;

@@ -212,6 +212,11 @@ tp_test(stack_test TIMEOUT 60)
 tp_test(fiber_test)
 tp_test(fiber_smoke)
 tp_test(message_test)
+tp_test(slot_test)
+tp_test(timer_test)
+tp_test(idle_test)
+tp_test(parker_test)
+tp_test(mailbox_test)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
 tp_runq_model(runq_model)
@@ -229,11 +234,14 @@ find_program(BUSTED busted REQUIRED)
 
 # ---------------------------------------------------------- bindings units --
 
+tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
 tp_test(codec_test LUA TIMEOUT 60)
 
 # --------------------------------------------------------------- Lua specs --
+
+tp_spec(spec/lua/codec_spec.lua)
 
 # ------------------------------------------------------- the tree as a whole --
 
@@ -266,6 +274,12 @@ tp_script(impossible_options LABELS build
   COMMAND spec/options_test.sh ${CMAKE_BINARY_DIR}/options)
 
 if(TARGET troupe)
+  # What the header of each example says, it prints; the demo counts rightly.
+  tp_script(examples LABELS lua ENV ${lua_env} LUAJIT=${LUAJIT_PROGRAM}
+    COMMAND spec/examples_test.sh)
+  tp_script(wordcount TIMEOUT 120 LABELS lua ENV ${lua_env}
+    COMMAND spec/wordcount_test.sh)
+
   tp_script(luarocks_install TIMEOUT 300 LABELS build
     COMMAND spec/install_test.sh)
 endif()

@@ -5,6 +5,7 @@
  */
 #include "actor/actor.h"
 
+#include "actor/call.h"
 #include "actor/link.h"
 #include "actor/mailbox.h"
 
@@ -16,19 +17,104 @@ void (*tp_actor_on_root_end)(struct tp_reason *reason);
 _Atomic uint64_t tp_actor_root;
 _Atomic bool tp_actor_no_spawn;
 bool (*tp_actor_quiescent)(void);
+void (*tp_actor_on_slow_finish)(troupe_pid pid);
 
 /* -- end ----------------------------------------------------------------- */
 
 static struct tp_reason *
-final_reason(struct tp_actor *a)
+final_reason_locked(struct tp_actor *a)
 {
-    tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
     if (a->reason == NULL) {
         a->reason = tp_reason_const(TP_REASON_NORMAL);
     }
-    struct tp_reason *r = a->reason;
-    tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
-    return r;
+    return a->reason;
+}
+
+/*
+ * Step 3, once: by finish, or by the patience timer when 2 takes too long.
+ * All lists are taken over under the lock, so that a may be reaped meanwhile.
+ */
+static bool
+tell(struct tp_slot *s, troupe_pid pid)
+{
+    struct tp_list watchers, owed;
+    struct tp_pidset links;
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    struct tp_actor *a = s->actor;
+    bool mine = a != NULL && a->pid == pid && !a->told;
+    struct tp_reason *reason = NULL;
+    if (mine) {
+        a->told = true;
+        tp_list_move_all(&a->watchers, &watchers);
+        tp_list_move_all(&a->owed, &owed);
+        links = a->links;
+        memset(&a->links, 0, sizeof a->links);
+        reason = tp_reason_ref(final_reason_locked(a));
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    if (mine) {
+        tp_owed_fail(&owed, reason);
+        tp_links_tell(pid, &links, reason);
+        tp_monitors_tell(pid, &s->lock, &watchers, reason);
+        tp_reason_unref(reason);
+    }
+    return mine;
+}
+
+/* The finalizers of an actor may take this long before others are told. */
+#define FINISH_PATIENCE_NS 5000000000ull
+
+struct patience {
+    struct tp_event event;
+    troupe_pid pid;
+};
+
+static void
+patience_drop(struct tp_event *e)
+{
+    tp_free(tp_container_of(e, struct patience, event));
+}
+
+static bool
+patience_fire(struct tp_event *e)
+{
+    struct patience *p = tp_container_of(e, struct patience, event);
+    struct tp_slot *s = tp_slot_at(p->pid);
+    if (tell(s, p->pid) && tp_actor_on_slow_finish != NULL) {
+        tp_actor_on_slow_finish(p->pid);
+    }
+    patience_drop(e);
+    return false;
+}
+
+static bool
+patience_matters(struct tp_event *e)
+{
+    (void)e;
+    return true;
+}
+
+/* Step 2. Without memory for the timer nobody watches; that is all. */
+static void
+finish_class(struct tp_actor *a)
+{
+    uint64_t id = 0;
+    struct tp_event *e;
+    struct patience *p = tp_calloc(1, sizeof *p);
+    if (p != NULL) {
+        p->pid = a->pid;
+        p->event.fire = patience_fire;
+        p->event.drop = patience_drop;
+        p->event.matters = patience_matters;
+        if (tp_event_start(&p->event, tp_now_ns() + FINISH_PATIENCE_NS, &id) !=
+            0) {
+            tp_free(p);
+        }
+    }
+    a->class->finish(a, a->arg);
+    if (id != 0 && tp_event_cancel(id, &e)) {
+        patience_drop(e);
+    }
 }
 
 /* On the actor's own stack. The order is that of DESIGN 2.7. */
@@ -39,10 +125,11 @@ finish(struct tp_actor *a)
     tp_mailbox_close(a);
     tp_wait_timer_fini(&a->wait_timer);
     tp_monitors_fini(a);
+    tp_call_fini(a);
     if (a->class->finish != NULL) {
-        a->class->finish(a, a->arg);
+        finish_class(a);
     }
-    tp_monitors_notify(a, final_reason(a));
+    tell(a->slot, a->pid);
     tp_worker_exit(a->slot);
 }
 
@@ -80,8 +167,8 @@ reap(struct tp_slot *s)
     /* relaxed: set before the root could end. */
     bool root = atomic_load_explicit(&tp_actor_root, memory_order_relaxed) ==
                 a->pid;
-    struct tp_reason *reason = final_reason(a);
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    struct tp_reason *reason = final_reason_locked(a);
     s->actor = NULL;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     tp_fiber_fini(&a->fiber);
@@ -128,6 +215,9 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     a->started_ns = tp_now_ns();
     a->low_water = a->stack.hi;
     tp_list_init(&a->watchers);
+    tp_list_init(&a->owed);
+    tp_list_init(&a->names);
+    tp_list_init(&a->groups);
     tp_wait_timer_init(&a->wait_timer, a->slot);
     tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, actor_entry, a);
 }
@@ -181,11 +271,25 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     s->actor = a;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    rc = tp_spawn_ties(opts, a);
+    if (rc != 0) {
+        goto fail_ties;
+    }
     /* relaxed: a running actor keeps the count above zero meanwhile. */
     atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
     *out_pid = a->pid;
     tp_slot_start(s);
     return 0;
+
+fail_ties:
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    s->actor = NULL;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    tp_fiber_fini(&a->fiber);
+    tp_stack_put(&a->stack, a->stack.hi);
+    tp_slot_free(s);
+    tp_free(a);
+    return rc;
 }
 
 /* -- life ---------------------------------------------------------------- */
@@ -281,6 +385,19 @@ tp_actor_exit(struct tp_actor *self, struct tp_reason *reason)
 }
 
 bool
+tp_actor_end_locked(struct tp_actor *a, struct tp_reason *reason)
+{
+    if (a->doomed || a->reason != NULL ||
+        !tp_slot_doom(a->slot, tp_pid_gen(a->pid))) {
+        tp_reason_unref(reason);
+        return false;
+    }
+    a->doomed = true;
+    a->reason = reason;
+    return true;
+}
+
+bool
 tp_actor_end(troupe_pid pid, struct tp_reason *reason)
 {
     struct tp_slot *s = tp_slot_at(pid);
@@ -291,15 +408,11 @@ tp_actor_end(troupe_pid pid, struct tp_reason *reason)
     }
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     struct tp_actor *a = s->actor;
-    if (a != NULL && a->pid == pid && !a->doomed && a->reason == NULL) {
-        a->doomed = true;
-        a->reason = reason;
-        ended = tp_slot_doom(s, tp_pid_gen(pid));
+    if (a != NULL && a->pid == pid) {
+        ended = tp_actor_end_locked(a, tp_reason_ref(reason));
     }
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    if (!ended) {
-        tp_reason_unref(reason);
-    }
+    tp_reason_unref(reason);
     return ended;
 }
 

@@ -6,9 +6,11 @@
  *
  *   main returns, or the actor is doomed at a wait or a yield
  *     -> finish(), on the actor's own stack, reset to the top if doomed:
- *        1 core-owned resources: mailbox closed, timer, monitors it holds
+ *        1 core-owned resources: mailbox closed, names, groups, timer,
+ *          monitors it holds
  *        2 class->finish: closes the Lua state; may be slow, cannot park
- *        3 monitors are told
+ *        3 callers that wait for a reply, links, monitors are told; after
+ *          FINISH_PATIENCE_NS without waiting for 2 any longer
  *     -> reap(), on the worker: stack, class->free, slot, live count (last)
  *
  * Threads:  fields by group, below.
@@ -21,6 +23,7 @@
 
 #include "actor/reason.h"
 #include "base/list.h"
+#include "base/pidset.h"
 #include "ctx/fiber.h"
 #include "mem/stack.h"
 #include "sched/slot.h"
@@ -47,6 +50,9 @@ struct tp_spawn_opts {
     uint32_t mail_limit; /* messages, 0: none */
     uint8_t mail_policy; /* enum tp_mail_policy */
     bool unkillable;     /* a doom is told by TROUPE_EKILLED from waits */
+    bool link;           /* to the spawner: erlang:spawn_link/3 */
+    bool monitor;        /* by the spawner: erlang:spawn_monitor/3 */
+    uint64_t *out_ref;   /* the monitor's reference */
 };
 
 struct tp_mail_waiter {
@@ -70,7 +76,9 @@ struct tp_actor {
     char *low_water; /* lowest sp seen at a switch */
     uint64_t cpu_cycles;
     bool finishing; /* in finish(): parking is refused */
+    troupe_pid room_of; /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer wait_timer;
+    uint64_t call_seq;            /* last call made; call.c */
     struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
     uint32_t monitor_buckets;
     uint32_t monitor_count;
@@ -78,13 +86,24 @@ struct tp_actor {
     /* under the slot's lock */
     struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */
     bool doomed;               /* an end was asked for from outside */
-    bool notified;             /* monitors were told; too late to add one */
+    bool told;                 /* 3 was done; too late to link or monitor */
+    bool trap_exit;            /* exit signals become messages */
+    struct tp_pidset links;    /* the other ends */
     struct tp_list watchers;   /* struct tp_monitor, by others */
+    struct tp_list owed;       /* struct tp_owed, requests to be answered */
+    uint64_t call_id;          /* the call it waits for, 0: none; call.c */
+    uint32_t call_epoch;       /* the wait that the answer ends */
+    struct tp_msg *call_reply; /* the answer: a reply, */
+    struct tp_reason *call_reason; /* or why there is none */
     uint32_t mail_limit;
     uint32_t mail_count;       /* counted only with a limit */
     uint8_t mail_policy;
     struct tp_mail_waiter *mail_waiters; /* senders parked for room, FIFO */
     uint32_t mail_waiter_first, mail_waiter_count, mail_waiter_capacity;
+
+    /* under the registry's lock; registry.c, group.c */
+    struct tp_list names;
+    struct tp_list groups;
 };
 
 /* The running actor, NULL outside of one. */
@@ -116,9 +135,21 @@ int tp_actor_yield(struct tp_actor *self);
 /* Parks until deadline_ns, never less. As tp_actor_park. */
 int tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns);
 
-/* Ends pid at its next wait or yield; takes reason. False: already ending or
- * gone. Any thread. */
+/* Ends pid at its next wait or yield, whether it traps exits or not; takes
+ * reason. False: already ending or gone. Any thread. */
 bool tp_actor_end(troupe_pid pid, struct tp_reason *reason);
+
+/* The same with the slot's lock held and a known to be pid's. */
+bool tp_actor_end_locked(struct tp_actor *a, struct tp_reason *reason);
+
+/* Was the running actor told to end? It will, at its next wait or yield. */
+static inline bool
+tp_actor_is_doomed(const struct tp_actor *self)
+{
+    /* relaxed: a look at one's own state. */
+    return (atomic_load_explicit(&self->slot->state, memory_order_relaxed) &
+            TP_STATE_DOOMED) != 0;
+}
 
 /* The running actor's reason, before its main returns; takes it. */
 void tp_actor_set_reason(struct tp_actor *self, struct tp_reason *reason);
@@ -149,6 +180,8 @@ extern _Atomic bool tp_actor_no_spawn; /* the runtime is stopping */
 extern const struct tp_sched_ops tp_actor_sched_ops;
 /* Set by the runtime; see tp_sched_ops.quiescent. */
 extern bool (*tp_actor_quiescent)(void);
+/* Told of an actor whose finalizers outlast the patience. May be NULL. */
+extern void (*tp_actor_on_slow_finish)(troupe_pid pid);
 
 /* Ends all actors with reason (a constant). Any thread. */
 void tp_actor_end_all(enum tp_reason_kind root, enum tp_reason_kind others);

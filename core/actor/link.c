@@ -1,5 +1,5 @@
 /*
- * link.c - monitors. See link.h.
+ * link.c - links and monitors. See link.h.
  *
  * Tests: spec/unit/link_test.c
  */
@@ -85,17 +85,17 @@ table_remove(struct tp_actor *self, uint64_t ref)
 
 /* -- telling ------------------------------------------------------------- */
 
-/* A down that cannot be allocated is lost only with the process: a watcher
- * would wait for ever, so this is the one place that insists. */
+/* A notice that is lost would make somebody wait for ever, so this is the one
+ * place that insists on memory. */
 static void
-send_down(troupe_pid to, troupe_pid dead, uint64_t ref,
-          struct tp_reason *reason)
+send_notice(troupe_pid to, enum tp_msg_kind kind, troupe_pid from, uint64_t ref,
+            struct tp_reason *reason)
 {
     struct tp_msg *m = tp_msg_new(sizeof reason);
     tp_check(m != NULL);
-    m->kind = TP_MSG_DOWN;
+    m->kind = (uint16_t)kind;
     m->flags = TP_MSG_HAS_HANDLES;
-    m->from = dead;
+    m->from = from;
     m->ref = ref;
     tp_reason_ref(reason);
     memcpy(m->data, &reason, sizeof reason);
@@ -105,7 +105,7 @@ send_down(troupe_pid to, troupe_pid dead, uint64_t ref,
 }
 
 struct tp_reason *
-tp_down_reason(struct tp_msg *m)
+tp_notice_reason(struct tp_msg *m)
 {
     struct tp_reason *reason;
     memcpy(&reason, m->data, sizeof reason);
@@ -113,30 +113,26 @@ tp_down_reason(struct tp_msg *m)
 }
 
 void
-tp_down_release(struct tp_msg *m)
+tp_notice_release(struct tp_msg *m)
 {
-    tp_reason_unref(tp_down_reason(m));
+    tp_reason_unref(tp_notice_reason(m));
 }
 
 void
-tp_monitors_notify(struct tp_actor *self, struct tp_reason *reason)
+tp_monitors_tell(troupe_pid dead, struct tp_mutex *lock, struct tp_list *told,
+                 struct tp_reason *reason)
 {
-    struct tp_list told;
-    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
-    self->notified = true;
-    tp_list_move_all(&self->watchers, &told);
-    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
     for (;;) {
         /* A demonitor may unlink nodes of told meanwhile, under the lock. */
-        tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
-        struct tp_list *n = told.next;
+        tp_mutex_lock(lock, TP_RANK_SLOT);
+        struct tp_list *n = told->next;
         tp_list_remove(n);
-        tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
-        if (n == &told) {
+        tp_mutex_unlock(lock, TP_RANK_SLOT);
+        if (n == told) {
             return;
         }
         struct tp_monitor *m = tp_container_of(n, struct tp_monitor, on_target);
-        send_down(m->watcher, self->pid, m->ref, reason);
+        send_notice(m->watcher, TP_MSG_DOWN, dead, m->ref, reason);
         monitor_unref(m);
     }
 }
@@ -154,7 +150,7 @@ attach(struct tp_monitor *m)
     }
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     if (s->actor != NULL && s->actor->pid == m->target &&
-        !s->actor->notified) {
+        !s->actor->told) {
         tp_list_push_back(&s->actor->watchers, &m->on_target);
         alive = true;
     }
@@ -204,8 +200,8 @@ tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
     *out_ref = m->ref;
     if (!attach(m)) {
         monitor_unref(m);
-        send_down(self->pid, target, *out_ref,
-                  tp_reason_const(TP_REASON_NOPROC));
+        send_notice(self->pid, TP_MSG_DOWN, target, *out_ref,
+                    tp_reason_const(TP_REASON_NOPROC));
     }
     return 0;
 }
@@ -261,6 +257,147 @@ tp_monitors_fini(struct tp_actor *self)
     tp_free(self->monitors);
     self->monitors = NULL;
     self->monitor_buckets = 0;
+}
+
+/* -- links --------------------------------------------------------------- */
+
+/* An exit signal for a, whose slot's lock is held. */
+static void
+signal_locked(struct tp_actor *a, troupe_pid from, struct tp_reason *reason)
+{
+    if (a->trap_exit) {
+        send_notice(a->pid, TP_MSG_EXIT, from, 0, reason);
+    } else if (reason->kind != TP_REASON_NORMAL) {
+        tp_actor_end_locked(a, tp_reason_ref(reason));
+    }
+}
+
+static bool
+is_linkable(const struct tp_slot *s, troupe_pid pid)
+{
+    return s->actor != NULL && s->actor->pid == pid && !s->actor->told;
+}
+
+/* Both ends at once. 0, TROUPE_ENOPROC, TROUPE_ENOMEM. */
+static int
+link_pair(struct tp_actor *a, struct tp_slot *other, troupe_pid pid)
+{
+    int rc = 0;
+    tp_mutex_lock_pair(&a->slot->lock, &other->lock, TP_RANK_SLOT);
+    if (!is_linkable(other, pid)) {
+        rc = TROUPE_ENOPROC;
+    } else if (!tp_pidset_reserve(&a->links) ||
+               !tp_pidset_reserve(&other->actor->links)) {
+        rc = TROUPE_ENOMEM;
+    } else {
+        tp_pidset_add(&a->links, pid);
+        tp_pidset_add(&other->actor->links, a->pid);
+    }
+    tp_mutex_unlock_pair(&a->slot->lock, &other->lock, TP_RANK_SLOT);
+    return rc;
+}
+
+int
+tp_link(struct tp_actor *self, troupe_pid pid)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    if (pid == self->pid) {
+        return 0;
+    }
+    int rc = s == NULL ? TROUPE_ENOPROC : link_pair(self, s, pid);
+    if (rc == TROUPE_ENOPROC) {
+        tp_exit_signal(pid, self->pid, tp_reason_const(TP_REASON_NOPROC));
+        rc = 0;
+    }
+    return rc;
+}
+
+void
+tp_unlink(struct tp_actor *self, troupe_pid pid)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    if (s == NULL || pid == self->pid) {
+        return;
+    }
+    tp_mutex_lock_pair(&self->slot->lock, &s->lock, TP_RANK_SLOT);
+    tp_pidset_remove(&self->links, pid);
+    if (is_linkable(s, pid)) {
+        tp_pidset_remove(&s->actor->links, self->pid);
+    }
+    tp_mutex_unlock_pair(&self->slot->lock, &s->lock, TP_RANK_SLOT);
+}
+
+void
+tp_trap_exit(struct tp_actor *self, bool on)
+{
+    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+    self->trap_exit = on;
+    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+}
+
+bool
+tp_exit_signal(troupe_pid from, troupe_pid to, struct tp_reason *reason)
+{
+    struct tp_slot *s = tp_slot_at(to);
+    if (s == NULL) {
+        return false;
+    }
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    bool alive = is_linkable(s, to);
+    if (alive) {
+        signal_locked(s->actor, from, reason);
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    return alive;
+}
+
+/* The link is looked up and used under one lock: an unlink that has returned
+ * is one whose signal was sent before, or never will be. */
+static void
+tell_link(troupe_pid dead, troupe_pid to, struct tp_reason *reason)
+{
+    struct tp_slot *s = tp_slot_at(to);
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    if (is_linkable(s, to) && tp_pidset_remove(&s->actor->links, dead)) {
+        signal_locked(s->actor, dead, reason);
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+}
+
+void
+tp_links_tell(troupe_pid dead, struct tp_pidset *links,
+              struct tp_reason *reason)
+{
+    for (uint32_t i = 0; i < links->capacity; i++) {
+        if (links->keys[i] != 0) {
+            tell_link(dead, links->keys[i], reason);
+        }
+    }
+    tp_pidset_fini(links);
+}
+
+int
+tp_spawn_ties(const struct tp_spawn_opts *opts, struct tp_actor *child)
+{
+    struct tp_actor *self = tp_actor_self();
+    if ((opts->link || opts->monitor) && self == NULL) {
+        return TROUPE_ENOTACTOR;
+    }
+    if (opts->link) {
+        int rc = link_pair(self, child->slot, child->pid);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+    if (opts->monitor) {
+        int rc = tp_monitor(self, child->pid, opts->out_ref);
+        if (rc != 0 && opts->link) {
+            tp_unlink(self, child->pid);
+            tp_pidset_fini(&child->links);
+        }
+        return rc;
+    }
+    return 0;
 }
 
 /* -- join ---------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /*
- * link.h - monitors: being told, once, how an actor ended.
+ * link.h - links and monitors: being told how an actor ended.
  *
  * Idea:     a monitor is one node with two holders: the target's list (under
  *           the target's slot lock) and the watcher's table by reference
@@ -7,9 +7,12 @@
  *           The table decides what is still wanted: a down whose reference is
  *           not there was demonitored and is dropped when it is read, so that
  *           demonitor never searches the mailbox.
+ *           A link is each one's pid in the other's set, under both slots'
+ *           locks. The end of one takes its pid out of the other's set and
+ *           signals in one step, so that unlink is exact.
  * Threads:  monitor, demonitor, take_down, fini: the watcher. notify: the
  *           target.
- * Locks:    TP_RANK_SLOT of the target.
+ * Locks:    TP_RANK_SLOT of the target; link, unlink: of both.
  * Memory:   node: two references, freed by the last.
  * Fails:    monitor: TROUPE_ENOMEM.
  * Rejected: a search through the mailbox on demonitor - it holds up to
@@ -36,8 +39,8 @@ bool tp_demonitor(struct tp_actor *self, uint64_t ref);
  * dropped, if nobody wants it any more. */
 bool tp_monitor_take_down(struct tp_actor *self, struct tp_msg *m);
 
-/* The reason in a TP_MSG_DOWN; borrowed. */
-struct tp_reason *tp_down_reason(struct tp_msg *m);
+/* The reason in a TP_MSG_DOWN or TP_MSG_EXIT; borrowed. */
+struct tp_reason *tp_notice_reason(struct tp_msg *m);
 
 /* The same question, and nothing changes. */
 bool tp_monitor_wants(struct tp_actor *self, const struct tp_msg *m);
@@ -50,10 +53,40 @@ int tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
 /* For finish: drops all that the actor watches. */
 void tp_monitors_fini(struct tp_actor *self);
 
-/* For finish: tells all who watch the actor. */
-void tp_monitors_notify(struct tp_actor *self, struct tp_reason *reason);
+/* For finish: tells all of a list that was taken from an actor; lock is the
+ * dead one's slot's. */
+void tp_monitors_tell(troupe_pid dead, struct tp_mutex *lock,
+                      struct tp_list *told, struct tp_reason *reason);
 
-/* Releases what a TP_MSG_DOWN carries; tp_msg_drop calls it. */
-void tp_down_release(struct tp_msg *m);
+/* Releases what a TP_MSG_DOWN or TP_MSG_EXIT carries; tp_msg_drop calls it. */
+void tp_notice_release(struct tp_msg *m);
+
+/* -- links --------------------------------------------------------------- */
+
+/* Links self and pid; again, or with oneself, is no difference. To a dead one:
+ * self gets an exit signal with TP_REASON_NOPROC. erlang:link/1. 0 or
+ * TROUPE_ENOMEM. */
+int tp_link(struct tp_actor *self, troupe_pid pid);
+
+/* No exit signal of that link comes after this; a message of one may be there
+ * already. erlang:unlink/1. */
+void tp_unlink(struct tp_actor *self, troupe_pid pid);
+
+/* erlang:process_flag(trap_exit, On). */
+void tp_trap_exit(struct tp_actor *self, bool on);
+
+/*
+ * An exit signal: to ends with reason (borrowed), or, if it traps exits, gets
+ * a TP_MSG_EXIT; TP_REASON_NORMAL ends nobody. False: to is dead.
+ * erlang:exit/2 but for "kill", which is tp_actor_end with TP_REASON_KILLED.
+ */
+bool tp_exit_signal(troupe_pid from, troupe_pid to, struct tp_reason *reason);
+
+/* For finish: signals all of a set that was taken from an actor; frees it. */
+void tp_links_tell(troupe_pid dead, struct tp_pidset *links,
+                   struct tp_reason *reason);
+
+/* For spawn: the link and the monitor that opts ask for, before child runs. */
+int tp_spawn_ties(const struct tp_spawn_opts *opts, struct tp_actor *child);
 
 #endif

@@ -5,6 +5,8 @@
  */
 #include "actor/mailbox.h"
 
+#include "actor/call.h"
+
 #define BODY_BITS 48
 #define BODY_MASK ((1ull << BODY_BITS) - 1)
 #define TAG_MASK 15ull
@@ -39,6 +41,13 @@ tp_mailbox_init(struct tp_slot *s, bool limited)
         atomic_fetch_or_explicit(&s->state, TP_STATE_LIMITED,
                                  memory_order_relaxed);
     }
+}
+
+/* Is m subject to a mailbox's limit? What the runtime tells is not. */
+static bool
+counts(const struct tp_msg *m)
+{
+    return m->kind == TP_MSG_USER || m->kind == TP_MSG_CALL;
 }
 
 /* -- sending ------------------------------------------------------------- */
@@ -104,6 +113,46 @@ add_waiter_locked(struct tp_actor *a, struct tp_actor *self)
     return true;
 }
 
+/* The first waiter in line; pid 0 when there is none. */
+static struct tp_mail_waiter
+pop_waiter_locked(struct tp_actor *a)
+{
+    struct tp_mail_waiter w = {0, 0};
+    if (a->mail_waiter_count > 0) {
+        w = a->mail_waiters[a->mail_waiter_first];
+        a->mail_waiter_first =
+            (a->mail_waiter_first + 1) % a->mail_waiter_capacity;
+        a->mail_waiter_count--;
+    }
+    return w;
+}
+
+/* There is room for one more: tells the first in line that still waits. */
+static void
+tell_waiter_locked(struct tp_actor *a)
+{
+    struct tp_mail_waiter w;
+    do {
+        w = pop_waiter_locked(a);
+    } while (w.pid != 0 && !tp_unpark_at(w.pid, w.epoch));
+}
+
+/* Self gives up its place in line, and with it the room that it was told of:
+ * that is the next one's now. */
+static void
+leave_line(struct tp_actor *self)
+{
+    troupe_pid to = self->room_of;
+    struct tp_slot *s = tp_slot_at(to);
+    self->room_of = 0;
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    struct tp_actor *a = s->actor;
+    if (a != NULL && a->pid == to && a->mail_count < a->mail_limit) {
+        tell_waiter_locked(a);
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+}
+
 /* A push to a mailbox with a limit. self not NULL: registered as a waiter when
  * TROUPE_EFULL is returned and *out_blocks is set. */
 static int
@@ -148,7 +197,7 @@ push(troupe_pid to, struct tp_msg *m, struct tp_actor *self, bool *out_blocks)
     /* relaxed: the flag is set before the pid is known to anybody. */
     uint64_t state = atomic_load_explicit(&s->state, memory_order_relaxed);
     if (TP_UNLIKELY((state & TP_STATE_LIMITED) != 0) &&
-        m->kind == TP_MSG_USER) {
+        counts(m)) {
         return push_limited(s, to, m, self, out_blocks);
     }
     return push_open(s, to, m);
@@ -170,10 +219,14 @@ tp_mailbox_send(struct tp_actor *self, troupe_pid to, struct tp_msg *m)
         if (rc != TROUPE_EFULL || !blocks) {
             return rc;
         }
+        self->room_of = to;
         rc = tp_actor_park(self, TP_NEVER);
         if (rc != 0) {
+            tp_wait_abandon(self->slot);
+            leave_line(self);
             return rc;
         }
+        self->room_of = 0;
     }
 }
 
@@ -205,31 +258,13 @@ tp_mailbox_fetch(struct tp_actor *self)
     return true;
 }
 
-/* The first waiter in line; pid 0 when there is none. */
-static struct tp_mail_waiter
-pop_waiter_locked(struct tp_actor *a)
-{
-    struct tp_mail_waiter w = {0, 0};
-    if (a->mail_waiter_count > 0) {
-        w = a->mail_waiters[a->mail_waiter_first];
-        a->mail_waiter_first =
-            (a->mail_waiter_first + 1) % a->mail_waiter_capacity;
-        a->mail_waiter_count--;
-    }
-    return w;
-}
-
-/* A message was taken out of a mailbox with a limit: room for one. A waiter
- * that has given up passes the room on to the next. */
+/* A message was taken out of a mailbox with a limit. */
 static void
 made_room(struct tp_actor *self)
 {
-    struct tp_mail_waiter w;
     tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
     self->mail_count--;
-    do {
-        w = pop_waiter_locked(self);
-    } while (w.pid != 0 && !tp_unpark_at(w.pid, w.epoch));
+    tell_waiter_locked(self);
     tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
 }
 
@@ -243,7 +278,7 @@ tp_mailbox_take(struct tp_actor *self, struct tp_msg **link)
         s->mail_tail = link;
     }
     m->next = NULL;
-    if (TP_UNLIKELY(self->mail_limit != 0) && m->kind == TP_MSG_USER) {
+    if (TP_UNLIKELY(self->mail_limit != 0) && counts(m)) {
         made_room(self);
     }
     return m;
@@ -302,11 +337,16 @@ tp_mailbox_wait(struct tp_actor *self, uint64_t deadline_ns)
 
 /* -- end ----------------------------------------------------------------- */
 
+/* A request is not answered by being dropped, but by the end of self. */
 static void
-drop_list(struct tp_msg *m)
+drop_list(struct tp_actor *self, struct tp_msg *m)
 {
     while (m != NULL) {
         struct tp_msg *next = m->next;
+        if (m->kind == TP_MSG_CALL) {
+            tp_owed_queued(self, m);
+            m->ref = 0;
+        }
         tp_msg_drop(m);
         m = next;
     }
@@ -342,10 +382,13 @@ tp_mailbox_close(struct tp_actor *self)
     struct tp_msg *first = s->mail_head;
     s->mail_head = NULL;
     s->mail_tail = &s->mail_head;
-    drop_list(first);
-    drop_list(as_message(word));
+    drop_list(self, first);
+    drop_list(self, as_message(word));
     if (self->mail_limit != 0) {
         free_waiters(self);
+    }
+    if (self->room_of != 0) {
+        leave_line(self);
     }
 }
 

@@ -34,6 +34,8 @@
 enum tp_msg_kind {
     TP_MSG_USER = 0, /* data: bytes of the bindings */
     TP_MSG_DOWN,     /* ref, from: the dead; data: struct tp_reason * */
+    TP_MSG_CALL,     /* as USER; from, ref: who waits for an answer; call.c */
+    TP_MSG_EXIT,     /* from: a linked actor, or who called exit; as DOWN */
     TP_MSG_TICK      /* as USER, of an interval timer; delay.c */
 };
 

@@ -33,8 +33,7 @@
 _Static_assert(sizeof(struct tp_mag_item) <= offsetof(struct tp_msg, size),
                "a free message keeps its class");
 
-/* relaxed: set once at start, before there are messages with handles on any
- * other thread. See MSG-1 for those that exist all the same. */
+/* Any thread, atomic; set once at start. */
 static _Atomic(void (*)(struct tp_msg *)) drop_hook;
 
 void

@@ -53,7 +53,7 @@ tp_lockrank_release(enum tp_lock_rank rank)
             return;
         }
     }
-    tp_check(!"a lock that is not held was released");
+    tp_check(false && "a lock that is not held was released");
 }
 
 bool

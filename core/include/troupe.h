@@ -47,7 +47,9 @@ extern "C" {
     X(EFAILED, -11, "the root actor failed")                                   \
     X(EKILLED, -12, "the actor was told to end")                               \
     X(ESYSTEM, -13, "a system call failed, see errno")                         \
-    X(EDEADLOCK, -14, "every actor waits for a message that cannot come")
+    X(EDEADLOCK, -14, "every actor waits for a message that cannot come")      \
+    X(ECALLING_SELF, -15, "an actor cannot call itself")                       \
+    X(ENO_REPLY, -16, "the request was dropped without a reply")
 
 enum troupe_error {
 #define X(name, value, text) TROUPE_##name = value,

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "run/runtime.h"
 
+#include "actor/call.h"
 #include "actor/delay.h"
 #include "actor/link.h"
 #include "mem/slab.h"
@@ -214,8 +215,10 @@ release(void)
 static void
 release_handles(struct tp_msg *m)
 {
-    if (m->kind == TP_MSG_DOWN) {
-        tp_down_release(m);
+    if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
+        tp_notice_release(m);
+    } else if (m->kind == TP_MSG_CALL) {
+        tp_call_release(m);
     } else if (m->kind == TP_MSG_TICK) {
         tp_tick_release(m);
     } else if (tp_user_release != NULL) {

@@ -131,5 +131,7 @@ tp_pid_was_issued(troupe_pid pid)
     }
     /* relaxed: a pid reached this thread after its generation was set. */
     uint64_t word = atomic_load_explicit(&s->state, memory_order_relaxed);
-    return gen <= tp_state_gen(word);
+    /* Vacant: the generation is the next actor's, which is not born yet. */
+    return tp_state_of(word) == TP_VACANT ? gen < tp_state_gen(word)
+                                          : gen <= tp_state_gen(word);
 }

@@ -157,6 +157,18 @@ tp_unpark_at(troupe_pid pid, uint32_t epoch)
     }
 }
 
+/* Some worker runs an actor that shall end; that one yields at its next
+ * checkpoint. Ends from outside are rare, so all workers are asked. */
+static void
+hurry_all(void)
+{
+    for (unsigned i = 0; i < tp_sched.count; i++) {
+        /* relaxed: a request; the monitor would repeat it. */
+        atomic_store_explicit(&tp_sched.workers[i].resched, true,
+                              memory_order_relaxed);
+    }
+}
+
 bool
 tp_slot_doom(struct tp_slot *s, uint32_t gen)
 {
@@ -177,6 +189,8 @@ tp_slot_doom(struct tp_slot *s, uint32_t gen)
                                                   memory_order_relaxed)) {
             if (st == TP_PARKED) {
                 enqueue(s);
+            } else if (st != TP_QUEUED) {
+                hurry_all();
             }
             return true;
         }
@@ -230,6 +244,14 @@ tp_wait_abandon(struct tp_slot *self)
                                                     memory_order_relaxed));
 }
 
+static bool
+is_doomed(const struct tp_slot *s)
+{
+    /* relaxed: the reason is read after the switch. */
+    return (atomic_load_explicit(&s->state, memory_order_relaxed) &
+            TP_STATE_DOOMED) != 0;
+}
+
 void
 tp_worker_checkpoint_slow(void)
 {
@@ -238,6 +260,7 @@ tp_worker_checkpoint_slow(void)
     atomic_store_explicit(&w->resched, false, memory_order_relaxed);
     /* relaxed: a hint that something else is there to run. */
     if (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+        is_doomed(w->current) ||
         tp_runq_has_work(tp_sched.runq) ||
         tp_timers_earliest() <= tp_now_ns()) {
         tp_worker_yield(w->current);
@@ -344,11 +367,19 @@ check_timers(struct tp_worker *w)
     }
 }
 
-/* Chain rule: more is queued than this worker runs next. */
+/* Chain rule: more is queued than this worker runs next. One that was woken
+ * looks at all queues, since what it takes need not be what it was woken for.
+ */
 static void
 chain(struct tp_worker *w)
 {
-    if (tp_sched.count > 1 && tp_runq_local_len(tp_sched.runq, w->index) > 0) {
+    if (tp_sched.count == 1) {
+        return;
+    }
+    bool more = w->woken ? tp_runq_has_work(tp_sched.runq)
+                         : tp_runq_local_len(tp_sched.runq, w->index) > 0;
+    w->woken = false;
+    if (more) {
         wake_one(-1);
     }
 }
@@ -480,6 +511,7 @@ idle(struct tp_worker *w)
     tp_idle_leave(&tp_sched.idle, w->index);
     tp_monitor_poke();
     w->timer_check_cycles = 0;
+    w->woken = true;
 }
 
 /* -- start and stop ------------------------------------------------------ */

@@ -46,6 +46,7 @@ struct tp_worker {
     struct tp_slot *current;
     enum tp_after after;
     unsigned slot_streak; /* slices in a row taken from the wake slot */
+    bool woken; /* has left idle() and taken nothing since */
     uint32_t seed;
     uint64_t timer_check_cycles;
     uint64_t slice_start_cycles;

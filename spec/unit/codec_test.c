@@ -1088,6 +1088,28 @@ senders_may_run_out_of_memory(void **state)
     copies(f, "return {1, {2}}", "same((...)[2][1], 2)");
 }
 
+#ifdef TROUPE_CHECKED
+static void
+a_buffer_that_cannot_grow_is_reported(void **state)
+{
+    struct fixture *f = *state;
+    bool fired = true;
+    for (long n = 1; fired; n++) {
+        lua_settop(f->from, 0);
+        run(f->from, rich_source);
+        tp_buf_fini(&f->buf);
+        tp_fault_arm(n);
+        int rc = tp_encode(f->from, 1, "message", &f->buf);
+        fired = tp_fault_fired();
+        tp_fault_arm(0);
+        assert_int_equal(rc, fired ? TROUPE_ENOMEM : 0);
+        assert_int_equal(lua_gettop(f->from), 1);
+        assert_true(rc == 0 || f->buf.len == 0);
+    }
+    assert_int_equal(decode(f), 0);
+}
+#endif
+
 /* -- Robustness ------------------------------------------------------------------------ */
 
 static int
@@ -1406,6 +1428,9 @@ main(void)
         TEST(failed_sends_keep_memory_flat),
         TEST(receivers_may_run_out_of_memory),
         TEST(senders_may_run_out_of_memory),
+#ifdef TROUPE_CHECKED
+        TEST(a_buffer_that_cannot_grow_is_reported),
+#endif
         TEST(truncated_messages_are_refused),
         TEST(finalizers_may_send_through_the_same_buffer),
         TEST(buffers_can_be_trimmed),

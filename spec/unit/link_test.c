@@ -1,0 +1,577 @@
+/*
+ * link_test.c - monitors and join: told once, and told the truth.
+ */
+#include "run_in.h"
+
+#include <setjmp.h>
+
+#include <cmocka.h>
+
+static void
+run(unsigned schedulers, actor_fn root)
+{
+    assert_int_equal(run_in(schedulers, root, NULL), TP_REASON_NORMAL);
+}
+
+static uint64_t
+monitor(struct tp_actor *self, troupe_pid target)
+{
+    uint64_t ref;
+    CHECK_EQ(tp_monitor(self, target, &ref), 0);
+    tp_check(ref != 0);
+    return ref;
+}
+
+/* The next message is the down that is wanted; its reason's kind. */
+static enum tp_reason_kind
+expect_down(struct tp_actor *self, uint64_t ref, troupe_pid dead)
+{
+    struct tp_msg *m = recv_msg(self);
+    CHECK_EQ(m->kind, TP_MSG_DOWN);
+    CHECK_EQ(m->ref, ref);
+    CHECK_EQ(m->from, dead);
+    enum tp_reason_kind kind = (enum tp_reason_kind)tp_down_reason(m)->kind;
+    tp_check(tp_monitor_take_down(self, m));
+    tp_msg_drop(m);
+    return kind;
+}
+
+static void
+expect_no_mail(struct tp_actor *self)
+{
+    /* All that is runnable has its turn first. */
+    for (int i = 0; i < 10; i++) {
+        tp_actor_yield(self);
+    }
+    tp_check(tp_mailbox_pop(self) == NULL);
+}
+
+/* --- down --- */
+
+static void
+once_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid p = spawn(body_wait, NULL), q = spawn(body_nothing, NULL);
+    uint64_t a = monitor(self, p), b = monitor(self, q), c = monitor(self, p);
+    tp_check(a != b && b != c && a != c);
+    CHECK_EQ(expect_down(self, b, q), TP_REASON_NORMAL);
+    expect_no_mail(self);
+    tp_check(end_with(p, TP_REASON_KILLED));
+    CHECK_EQ(expect_down(self, a, p), TP_REASON_KILLED);
+    CHECK_EQ(expect_down(self, c, p), TP_REASON_KILLED);
+    expect_no_mail(self);
+    CHECK_EQ(self->monitor_count, 0);
+}
+
+static void
+each_monitor_is_told_once(void **state)
+{
+    (void)state;
+    run(1, once_root);
+}
+
+static void
+noproc_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid dead = spawn(body_nothing, NULL);
+    (void)unused;
+    join_kind(self, dead);
+    troupe_pid nobody[] = {dead, 0, UINT64_MAX, 1ull << 40, TP_MAX_ACTORS - 1};
+    for (size_t i = 0; i < sizeof nobody / sizeof *nobody; i++) {
+        uint64_t ref = monitor(self, nobody[i]);
+        CHECK_EQ(expect_down(self, ref, nobody[i]), TP_REASON_NOPROC);
+        CHECK_EQ(join_kind(self, nobody[i]), TP_REASON_NOPROC);
+    }
+    expect_no_mail(self);
+}
+
+static void
+a_monitor_of_nobody_is_told_at_once(void **state)
+{
+    (void)state;
+    run(1, noproc_root);
+}
+
+/* What a supervisor may count on when it is told. */
+static void
+gone_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 200; i++) {
+        troupe_pid p = spawn(i % 2 == 0 ? body_nothing : body_wait, NULL);
+        uint64_t ref = monitor(self, p);
+        if (i % 2 == 1) {
+            end_with(p, TP_REASON_SHUTDOWN);
+        }
+        expect_down(self, ref, p);
+        tp_check(!tp_pid_is_alive(p));
+        tp_check(!tp_mailbox_is_open(p));
+        CHECK_EQ(push_num(p, 1), TROUPE_ENOPROC);
+        tp_check(!end_with(p, TP_REASON_KILLED));
+        CHECK_EQ(join_kind(self, p), TP_REASON_NOPROC);
+    }
+}
+
+static void
+who_was_reported_down_is_dead(void **state)
+{
+    (void)state;
+    run(1, gone_root);
+    run(2, gone_root);
+}
+
+static void
+fail_with_value(struct tp_actor *self, void *arg)
+{
+    tp_actor_exit(self, tp_reason_new(arg, strlen(arg)));
+}
+
+static void
+value_root(struct tp_actor *self, void *unused)
+{
+    static char text[] = "out of cheese";
+    struct tp_msg *m[3], *down;
+    (void)unused;
+    troupe_pid p = spawn(fail_with_value, text);
+    for (int i = 0; i < 3; i++) {
+        monitor(self, p);
+    }
+    CHECK_EQ(tp_join(self, p, TP_NEVER, &down), 0);
+    for (int i = 0; i < 3; i++) {
+        m[i] = recv_msg(self);
+        tp_check(tp_monitor_take_down(self, m[i]));
+        tp_check(tp_down_reason(m[i]) == tp_down_reason(down)); /* shared */
+        tp_msg_drop(m[i]);
+    }
+    struct tp_reason *r = tp_down_reason(down);
+    CHECK_EQ(r->kind, TP_REASON_VALUE);
+    CHECK_EQ(r->size, strlen(text));
+    CHECK_EQ(memcmp(r->data, text, r->size), 0);
+    tp_msg_drop(down);
+}
+
+static void
+a_reason_with_a_value_is_shared_by_all(void **state)
+{
+    (void)state;
+    run(1, value_root);
+}
+
+/* --- demonitor --- */
+
+static void
+demonitor_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid p = spawn(body_wait, NULL);
+    uint64_t a = monitor(self, p), b = monitor(self, p);
+    tp_check(tp_demonitor(self, a));
+    tp_check(!tp_demonitor(self, a)); /* no more */
+    tp_check(!tp_demonitor(self, 0));
+    tp_check(!tp_demonitor(self, UINT64_MAX));
+    tp_check(end_with(p, TP_REASON_KILLED));
+    CHECK_EQ(expect_down(self, b, p), TP_REASON_KILLED);
+    tp_check(!tp_demonitor(self, b));
+    expect_no_mail(self);
+}
+
+static void
+a_demonitor_in_time_prevents_the_down(void **state)
+{
+    (void)state;
+    run(1, demonitor_root);
+}
+
+static void
+flush_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid p = spawn(body_nothing, NULL);
+    uint64_t a = monitor(self, p), b = monitor(self, p);
+    YIELD_UNTIL(self, state_of(p) == TP_VACANT); /* both are queued */
+    tp_check(tp_mailbox_fetch(self));
+    tp_check(!tp_demonitor(self, a)); /* too late to prevent, not to forget */
+    int wanted = 0;
+    for (int i = 0; i < 2; i++) {
+        struct tp_msg *m = tp_mailbox_pop(self);
+        tp_check(m != NULL && m->kind == TP_MSG_DOWN);
+        if (tp_monitor_take_down(self, m)) {
+            CHECK_EQ(m->ref, b);
+            tp_msg_drop(m);
+            wanted++;
+        }
+    }
+    CHECK_EQ(wanted, 1);
+    CHECK_EQ(self->monitor_count, 0);
+}
+
+static void
+a_down_that_is_queued_can_still_be_refused(void **state)
+{
+    (void)state;
+    run(1, flush_root);
+}
+
+/* --- many --- */
+
+#define MANY 5000
+
+static void
+many_root(struct tp_actor *self, void *unused)
+{
+    static uint64_t ref[MANY];
+    (void)unused;
+    troupe_pid p = spawn(body_wait, NULL);
+    uint64_t sum = 0, left = 0;
+    for (size_t i = 0; i < MANY; i++) {
+        ref[i] = monitor(self, p);
+    }
+    for (size_t i = 0; i < MANY; i += 3) {
+        tp_check(tp_demonitor(self, ref[i]));
+        ref[i] = 0;
+    }
+    for (size_t i = 0; i < MANY; i++) {
+        sum += ref[i];
+        left += ref[i] != 0;
+    }
+    CHECK_EQ(self->monitor_count, left);
+    end_with(p, TP_REASON_KILLED);
+    for (; left > 0; left--) {
+        struct tp_msg *m = recv_msg(self);
+        sum -= m->ref;
+        tp_check(tp_monitor_take_down(self, m));
+        tp_msg_drop(m);
+    }
+    CHECK_EQ(sum, 0);
+    expect_no_mail(self);
+}
+
+static void
+thousands_of_monitors_of_one_actor(void **state)
+{
+    (void)state;
+    run(1, many_root);
+}
+
+static counter watching, told;
+
+static void
+watch(struct tp_actor *self, void *arg)
+{
+    troupe_pid p = *(troupe_pid *)arg;
+    uint64_t ref = monitor(self, p);
+    add(&watching, 1);
+    CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
+    add(&told, 1);
+}
+
+static void
+watchers_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL);
+    (void)unused;
+    set(&watching, 0);
+    set(&told, 0);
+    for (int i = 0; i < 1000; i++) {
+        spawn(watch, &p);
+    }
+    YIELD_UNTIL(self, get(&watching) == 1000);
+    end_with(p, TP_REASON_SHUTDOWN);
+    YIELD_UNTIL(self, get(&told) == 1000);
+}
+
+static void
+a_thousand_watchers_are_all_told(void **state)
+{
+    (void)state;
+    run(1, watchers_root);
+    run(2, watchers_root);
+}
+
+/* --- the watcher ends first --- */
+
+static void
+watch_and_leave(struct tp_actor *self, void *arg)
+{
+    for (int i = 0; i < 10; i++) {
+        monitor(self, *(troupe_pid *)arg);
+    }
+    add(&watching, 1);
+}
+
+static void
+watcher_dies_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL);
+    (void)unused;
+    set(&watching, 0);
+    for (int i = 0; i < 100; i++) {
+        spawn(watch_and_leave, &p);
+    }
+    YIELD_UNTIL(self, get(&watching) == 100);
+    YIELD_UNTIL(self, get(&bodies_freed) == 100);
+    uint64_t ref = monitor(self, p);
+    end_with(p, TP_REASON_KILLED);
+    CHECK_EQ(expect_down(self, ref, p), TP_REASON_KILLED);
+}
+
+static void
+a_watcher_that_ends_first_is_forgotten(void **state)
+{
+    (void)state;
+    run(1, watcher_dies_root);
+    run(2, watcher_dies_root);
+}
+
+static void
+self_monitor(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    monitor(self, self->pid);
+}
+
+static void
+self_monitor_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    CHECK_EQ(join_kind(self, spawn(self_monitor, NULL)), TP_REASON_NORMAL);
+    monitor(self, self->pid);
+}
+
+static void
+an_actor_can_monitor_itself(void **state)
+{
+    (void)state;
+    run(1, self_monitor_root);
+}
+
+/* What watches when the monitors are dropped would never be told. */
+static void
+monitor_in_finish(struct tp_actor *self, void *arg)
+{
+    uint64_t ref;
+    CHECK_EQ(tp_monitor(self, *(troupe_pid *)arg, &ref), TROUPE_EINVAL);
+    struct tp_msg *down;
+    CHECK_EQ(tp_join(self, *(troupe_pid *)arg, TP_NEVER, &down), TROUPE_EINVAL);
+}
+
+static void
+finish_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL), q;
+    (void)unused;
+    CHECK_EQ(try_spawn(NULL, body_nothing, monitor_in_finish, &p, &q), 0);
+    join_kind(self, q);
+    end_with(p, TP_REASON_KILLED);
+    join_kind(self, p);
+}
+
+static void
+a_finalizer_cannot_monitor(void **state)
+{
+    (void)state;
+    run(1, finish_root);
+}
+
+/* --- join --- */
+
+static void
+join_timeout_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL);
+    struct tp_msg *down;
+    (void)unused;
+    for (int i = 0; i < 20; i++) {
+        uint64_t deadline = tp_now_ns() + (uint64_t)i * 50000;
+        CHECK_EQ(tp_join(self, p, deadline, &down), TROUPE_ETIMEOUT);
+        tp_check(tp_now_ns() >= deadline);
+        CHECK_EQ(self->monitor_count, 0);
+    }
+    CHECK_EQ(tp_join(self, p, 0, &down), TROUPE_ETIMEOUT);
+    end_with(p, TP_REASON_KILLED);
+    CHECK_EQ(join_kind(self, p), TP_REASON_KILLED);
+    expect_no_mail(self);
+}
+
+static void
+a_join_that_times_out_leaves_no_monitor(void **state)
+{
+    (void)state;
+    run(1, join_timeout_root);
+}
+
+static void
+join_mail_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL);
+    uint64_t other = monitor(self, p);
+    (void)unused;
+    for (uint64_t i = 0; i < 100; i++) {
+        CHECK_EQ(push_num(self->pid, i), 0);
+        if (i == 30) {
+            tp_mailbox_fetch(self);
+        }
+    }
+    end_with(p, TP_REASON_KILLED);
+    CHECK_EQ(join_kind(self, p), TP_REASON_KILLED);
+    for (uint64_t i = 0; i < 100; i++) {
+        CHECK_EQ(recv_num(self), i);
+    }
+    CHECK_EQ(expect_down(self, other, p), TP_REASON_KILLED);
+    expect_no_mail(self);
+}
+
+static void
+a_join_leaves_other_mail_in_order(void **state)
+{
+    (void)state;
+    run(1, join_mail_root);
+}
+
+static void
+join_root(struct tp_actor *self, void *unused)
+{
+    static troupe_pid p[500];
+    (void)unused;
+    for (size_t i = 0; i < 500; i++) {
+        p[i] = spawn(body_nothing, NULL);
+    }
+    for (size_t i = 500; i-- > 0;) {
+        enum tp_reason_kind kind = join_kind(self, p[i]);
+        tp_check(kind == TP_REASON_NORMAL || kind == TP_REASON_NOPROC);
+    }
+    expect_no_mail(self);
+}
+
+static void
+five_hundred_joins_in_any_order(void **state)
+{
+    (void)state;
+    run(1, join_root);
+    run(2, join_root);
+}
+
+/* --- without memory --- */
+
+static void
+fault_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL), dead = spawn(body_nothing, NULL);
+    uint64_t ref = 0;
+    (void)unused;
+    YIELD_UNTIL(self, state_of(dead) == TP_VACANT);
+    for (int k = 0; k < 20; k++) {
+        troupe_pid target = k % 2 == 0 ? p : dead;
+        int rc = TROUPE_ENOMEM;
+        for (long n = 1; rc != 0; n++) {
+            uint32_t before = self->monitor_count;
+            tp_msg_trim();
+            tp_fault_arm(n);
+            rc = tp_monitor(self, target, &ref);
+            bool hit = tp_fault_fired();
+            tp_fault_arm(0);
+            tp_check(rc == 0 || (rc == TROUPE_ENOMEM && hit));
+            CHECK_EQ(self->monitor_count, before + (rc == 0));
+        }
+    }
+    end_with(p, TP_REASON_KILLED);
+    for (int k = 0; k < 20; k++) {
+        struct tp_msg *m = recv_msg(self);
+        tp_check(tp_monitor_take_down(self, m));
+        tp_msg_drop(m);
+    }
+    expect_no_mail(self);
+}
+
+static void
+a_monitor_without_memory_says_so(void **state)
+{
+    (void)state;
+    run(1, fault_root);
+}
+
+/* A join that fails must not take another monitor with it. */
+static void
+fault_join_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p = spawn(body_wait, NULL);
+    uint64_t ref[4];
+    struct tp_msg *down;
+    (void)unused;
+    for (size_t i = 0; i < 4; i++) {
+        ref[i] = monitor(self, p); /* the table is full: a fifth one grows it */
+    }
+    for (long n = 1;; n++) {
+        tp_msg_trim();
+        tp_fault_arm(n);
+        int rc = tp_join(self, p, 0, &down);
+        bool hit = tp_fault_fired();
+        tp_fault_arm(0);
+        CHECK_EQ(self->monitor_count, 4);
+        CHECK_EQ(rc, hit ? TROUPE_ENOMEM : TROUPE_ETIMEOUT);
+        if (!hit) {
+            break;
+        }
+    }
+    for (size_t i = 0; i < 4; i++) {
+        tp_check(tp_demonitor(self, ref[i]));
+    }
+    end_with(p, TP_REASON_KILLED);
+}
+
+static void
+a_join_without_memory_says_so(void **state)
+{
+    (void)state;
+    run(1, fault_join_root);
+}
+
+/* Every allocation fails from the moment the target is told to end. */
+static void
+fault_down_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    for (long n = 1; n < 10; n++) {
+        troupe_pid p = spawn(body_wait, NULL);
+        uint64_t ref = monitor(self, p);
+        tp_msg_trim();
+        end_with(p, TP_REASON_KILLED);
+        tp_fault_arm(n);
+        YIELD_UNTIL(self, state_of(p) == TP_VACANT);
+        tp_fault_arm(0);
+        CHECK_EQ(expect_down(self, ref, p), TP_REASON_KILLED);
+    }
+}
+
+static void
+a_down_needs_no_memory(void **state)
+{
+    (void)state;
+    run(1, fault_down_root);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_monitor_is_told_once),
+        cmocka_unit_test(a_monitor_of_nobody_is_told_at_once),
+        cmocka_unit_test(who_was_reported_down_is_dead),
+        cmocka_unit_test(a_reason_with_a_value_is_shared_by_all),
+        cmocka_unit_test(a_demonitor_in_time_prevents_the_down),
+        cmocka_unit_test(a_down_that_is_queued_can_still_be_refused),
+        cmocka_unit_test(thousands_of_monitors_of_one_actor),
+        cmocka_unit_test(a_thousand_watchers_are_all_told),
+        cmocka_unit_test(a_watcher_that_ends_first_is_forgotten),
+        cmocka_unit_test(an_actor_can_monitor_itself),
+        cmocka_unit_test(a_finalizer_cannot_monitor),
+        cmocka_unit_test(a_join_that_times_out_leaves_no_monitor),
+        cmocka_unit_test(a_join_leaves_other_mail_in_order),
+        cmocka_unit_test(five_hundred_joins_in_any_order),
+        cmocka_unit_test(a_monitor_without_memory_says_so),
+        cmocka_unit_test(a_join_without_memory_says_so),
+        cmocka_unit_test(a_down_needs_no_memory),
+    };
+    return cmocka_run_group_tests_name("link", tests, NULL, NULL);
+}
