@@ -104,6 +104,27 @@ opt_jit(lua_State *L, struct spawn_args *s)
     }
 }
 
+static bool
+check_flag(lua_State *L, const char *key)
+{
+    if (!lua_isboolean(L, -1)) {
+        luaL_error(L, "option '%s' must be a boolean", key);
+    }
+    return lua_toboolean(L, -1);
+}
+
+static void
+opt_link(lua_State *L, struct spawn_args *s)
+{
+    s->core.link = check_flag(L, "link");
+}
+
+static void
+opt_monitor(lua_State *L, struct spawn_args *s)
+{
+    s->core.monitor = check_flag(L, "monitor");
+}
+
 static void
 opt_priority(lua_State *L, struct spawn_args *s)
 {
@@ -123,6 +144,8 @@ static const struct {
     {"memory_limit", opt_memory_limit},
     {"jit", opt_jit},
     {"priority", opt_priority},
+    {"link", opt_link},
+    {"monitor", opt_monitor},
 };
 
 static void
@@ -185,6 +208,7 @@ spawn(lua_State *L, struct spawn_args *s, int first)
 {
     struct tp_actor *self = tp_check_actor(L);
     troupe_pid pid;
+    uint64_t ref = 0;
     check_what(L, first);
     struct tp_msg *m = encode_boot(L, first);
     tp_own(tp_lua_of(self), m); /* tp_env_of may raise */
@@ -195,6 +219,7 @@ spawn(lua_State *L, struct spawn_args *s, int first)
     if (t == NULL) {
         return tp_push_error(L, TROUPE_ENOMEM);
     }
+    s->core.out_ref = &ref;
     int rc = tp_spawn(&s->core, &tp_lua_class, t, &pid);
     if (rc != 0) {
         tp_lua_free(t);
@@ -202,13 +227,30 @@ spawn(lua_State *L, struct spawn_args *s, int first)
     }
     tp_actor_checkpoint();
     tp_push_pid(L, pid);
-    return 1;
+    if (s->core.monitor) {
+        lua_pushnumber(L, (lua_Number)ref);
+    }
+    return s->core.monitor ? 2 : 1;
 }
 
 int
 tp_l_spawn(lua_State *L)
 {
     struct spawn_args s = {0};
+    return spawn(L, &s, 1);
+}
+
+int
+tp_l_spawn_link(lua_State *L)
+{
+    struct spawn_args s = {.core.link = true};
+    return spawn(L, &s, 1);
+}
+
+int
+tp_l_spawn_monitor(lua_State *L)
+{
+    struct spawn_args s = {.core.monitor = true};
     return spawn(L, &s, 1);
 }
 
@@ -258,8 +300,8 @@ tp_is_exit_mark(lua_State *L, int idx)
 }
 
 /* Ends the running actor. One whose state is the host's has to unwind. */
-static int
-leave(lua_State *L, struct tp_actor *a, struct tp_reason *reason)
+int
+tp_leave(lua_State *L, struct tp_actor *a, struct tp_reason *reason)
 {
     if (a->finishing) {
         tp_reason_unref(reason);
@@ -274,20 +316,10 @@ leave(lua_State *L, struct tp_actor *a, struct tp_reason *reason)
 }
 
 int
-tp_l_exit(lua_State *L)
-{
-    struct tp_actor *a = tp_check_actor(L);
-    if (lua_isnoneornil(L, 1)) {
-        return leave(L, a, tp_reason_const(TP_REASON_NORMAL));
-    }
-    return leave(L, a, tp_to_reason(L, 1));
-}
-
-int
 tp_exit_process(lua_State *L, struct tp_actor *a, int code)
 {
     tp_halt(code);
-    return leave(L, a, tp_reason_const(TP_REASON_SHUTDOWN));
+    return tp_leave(L, a, tp_reason_const(TP_REASON_SHUTDOWN));
 }
 
 /* -- others -------------------------------------------------------------- */

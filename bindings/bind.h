@@ -109,6 +109,12 @@ void tp_find_module(lua_State *L, const char *name);
  * and sets it as loaded. */
 int tp_open_troupe(lua_State *L);
 
+/* Ends the running actor with reason (taken), by an error if it unwinds. */
+int tp_leave(lua_State *L, struct tp_actor *a, struct tp_reason *reason);
+
+/* Pushes the handle that answers m, a TP_MSG_CALL just taken. */
+void tp_push_from(lua_State *L, struct tp_actor *a, struct tp_msg *m);
+
 /* os.exit: stops the runtime in order; does not return. */
 int tp_exit_process(lua_State *L, struct tp_actor *a, int code);
 
@@ -141,21 +147,31 @@ void tp_bindings_init(void);
 
 /* What Lua calls; see docs/reference. */
 int tp_l_alive(lua_State *L);
+int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);
+int tp_l_demonitor(lua_State *L);
 int tp_l_exit(lua_State *L);
 int tp_l_join(lua_State *L);
+int tp_l_kill(lua_State *L);
+int tp_l_link(lua_State *L);
+int tp_l_monitor(lua_State *L);
 int tp_l_now(lua_State *L);
 int tp_l_os_exit(lua_State *L);
 int tp_l_print(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);
+int tp_l_reply(lua_State *L);
 int tp_l_self(lua_State *L);
 int tp_l_send(lua_State *L);
 int tp_l_send_after(lua_State *L);
 int tp_l_send_every(lua_State *L);
 int tp_l_sleep(lua_State *L);
 int tp_l_spawn(lua_State *L);
+int tp_l_spawn_link(lua_State *L);
+int tp_l_spawn_monitor(lua_State *L);
 int tp_l_spawn_opt(lua_State *L);
+int tp_l_trap_exit(lua_State *L);
+int tp_l_unlink(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
 

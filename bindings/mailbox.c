@@ -87,15 +87,18 @@ tp_l_send(lua_State *L)
 
 /* -- receive ------------------------------------------------------------- */
 
-/* {type="down", ref=, pid=, reason=} */
+/* {type="down", ref=, pid=, reason=} or {type="exit", pid=, reason=} */
 static void
-push_down(lua_State *L, struct tp_msg *m)
+push_notice(lua_State *L, struct tp_msg *m)
 {
+    bool down = m->kind == TP_MSG_DOWN;
     lua_createtable(L, 0, 4);
-    lua_pushliteral(L, "down");
+    lua_pushstring(L, down ? "down" : "exit");
     lua_setfield(L, -2, "type");
-    lua_pushnumber(L, (lua_Number)m->ref);
-    lua_setfield(L, -2, "ref");
+    if (down) {
+        lua_pushnumber(L, (lua_Number)m->ref);
+        lua_setfield(L, -2, "ref");
+    }
     tp_push_pid(L, m->from);
     lua_setfield(L, -2, "pid");
     tp_push_reason(L, tp_notice_reason(m));
@@ -105,8 +108,8 @@ push_down(lua_State *L, struct tp_msg *m)
 static void
 push_value(lua_State *L, struct tp_msg *m)
 {
-    if (m->kind == TP_MSG_DOWN) {
-        push_down(L, m);
+    if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
+        push_notice(L, m);
     } else if (!tp_decode_scalar(L, m->data, m->size)) {
         tp_decode(L, m->data, m->size);
     }
@@ -122,27 +125,49 @@ push_from(lua_State *L, troupe_pid from)
     }
 }
 
+/* What receive returns after the value: the sender; for a request its handle
+ * and "call". */
+static int
+push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
+{
+    if (m->kind != TP_MSG_CALL) {
+        push_from(L, m->from);
+        return 2;
+    }
+    tp_push_from(L, a, m);
+    lua_pushliteral(L, "call");
+    return 3;
+}
+
+/* Its value was decoded: what a message of Lua's names is the receiver's. */
+static void
+discard(struct tp_msg *m)
+{
+    if (m->kind == TP_MSG_USER) {
+        tp_msg_free(m);
+    } else {
+        tp_msg_drop(m);
+    }
+}
+
 /* m was taken out of the mailbox: pushes its value and its sender. A decode
  * may fail or even park, so m is the actor's meanwhile. */
 static int
-deliver(lua_State *L, struct tp_lua *t, struct tp_msg *m)
+deliver(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
-    troupe_pid from = m->from;
+    struct tp_lua *t = tp_lua_of(a);
     if (TP_LIKELY(m->kind == TP_MSG_USER) &&
         tp_decode_scalar(L, m->data, m->size)) {
+        push_from(L, m->from);
         tp_msg_free(m);
-    } else {
-        tp_own(t, m);
-        push_value(L, m);
-        tp_disown(t, m);
-        if (m->kind == TP_MSG_USER) {
-            tp_msg_free(m); /* what it named is the receiver's now */
-        } else {
-            tp_msg_drop(m);
-        }
+        return 2;
     }
-    push_from(L, from);
-    return 2;
+    tp_own(t, m);
+    push_value(L, m);
+    int n = push_sender(L, a, m);
+    tp_disown(t, m);
+    discard(m);
+    return n;
 }
 
 /* Takes *link; NULL if it is a down that nobody wants any more. */
@@ -185,7 +210,7 @@ tp_l_receive(lua_State *L)
         struct tp_msg *m = take(a, &a->slot->mail_head);
         if (TP_LIKELY(m != NULL)) {
             tp_actor_checkpoint();
-            return deliver(L, t, m);
+            return deliver(L, a, m);
         }
     }
 }
@@ -278,13 +303,12 @@ tp_l_receive_match(lua_State *L)
     for (;;) {
         struct tp_msg *m = find(L, a, &link);
         if (m != NULL) {
-            push_from(L, m->from);
-            if (m->kind == TP_MSG_USER) {
-                tp_msg_free(m);
-            } else {
-                tp_msg_drop(m);
-            }
-            return 2;
+            struct tp_lua *t = tp_lua_of(a);
+            tp_own(t, m);
+            int n = push_sender(L, a, m);
+            tp_disown(t, m);
+            discard(m);
+            return n;
         }
         tp_lua_tier_up(L, a);
         int rc = tp_mailbox_wait(a, deadline);

@@ -75,6 +75,16 @@ static const struct lazy_entry troupe_entries[] = {
     {"cancel", tp_l_cancel, false},
     {"exit", tp_l_exit, false},
     {"join", tp_l_join, false},
+    {"kill", tp_l_kill, false},
+    {"link", tp_l_link, false},
+    {"unlink", tp_l_unlink, false},
+    {"trap_exit", tp_l_trap_exit, false},
+    {"monitor", tp_l_monitor, false},
+    {"demonitor", tp_l_demonitor, false},
+    {"spawn_link", tp_l_spawn_link, false},
+    {"spawn_monitor", tp_l_spawn_monitor, false},
+    {"call", tp_l_call, false},
+    {"reply", tp_l_reply, false},
     {"log", get_log, true},
     {"args", get_args, true},
     {"version", get_version, true},
@@ -84,6 +94,11 @@ static const struct lazy_entry troupe_entries[] = {
 static const struct lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},
     {"alive", tp_l_alive, false},
+    {"call", tp_l_call, false},
+    {"exit", tp_l_exit, false},
+    {"kill", tp_l_kill, false},
+    {"link", tp_l_link, false},
+    {"monitor", tp_l_monitor, false},
     {NULL, NULL, false},
 };
 

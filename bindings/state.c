@@ -296,6 +296,10 @@ tp_reason_of_error(lua_State *L, int status)
             return tp_reason_const(TP_REASON_MEMORY);
         }
         push_failure(L, "error", text == NULL ? "error in error handling" : text);
+        lua_pushliteral(L, ""); /* the stack is gone */
+        lua_setfield(L, -2, "traceback");
+        lua_getfield(L, -1, "message");
+        lua_setfield(L, -2, "value");
     }
     return error_reason(L);
 }

@@ -217,6 +217,8 @@ tp_test(timer_test)
 tp_test(idle_test)
 tp_test(parker_test)
 tp_test(mailbox_test)
+tp_test(link_test)
+tp_test(reason_test)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
 tp_runq_model(runq_model)
@@ -242,6 +244,8 @@ tp_test(codec_test LUA TIMEOUT 60)
 # --------------------------------------------------------------- Lua specs --
 
 tp_spec(spec/lua/codec_spec.lua)
+tp_spec(spec/lua/errors_spec.lua)
+tp_spec(spec/lua/blocking_spec.lua)
 
 # ------------------------------------------------------- the tree as a whole --
 
@@ -275,10 +279,10 @@ tp_script(impossible_options LABELS build
 
 if(TARGET troupe)
   # What the header of each example says, it prints; the demo counts rightly.
-  tp_script(examples LABELS lua ENV ${lua_env} LUAJIT=${LUAJIT_PROGRAM}
-    COMMAND spec/examples_test.sh)
-  tp_script(wordcount TIMEOUT 120 LABELS lua ENV ${lua_env}
-    COMMAND spec/wordcount_test.sh)
+  tp_script(examples LABELS lua COMMAND spec/examples_test.sh)
+  tp_script(wordcount TIMEOUT 120 LABELS lua COMMAND spec/wordcount_test.sh)
+  set_tests_properties(examples wordcount PROPERTIES
+    ENVIRONMENT "${lua_env};LUAJIT=${LUAJIT_PROGRAM}")
 
   tp_script(luarocks_install TIMEOUT 300 LABELS build
     COMMAND spec/install_test.sh)

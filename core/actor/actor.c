@@ -129,6 +129,7 @@ finish(struct tp_actor *a)
     if (a->class->finish != NULL) {
         finish_class(a);
     }
+    tp_slot_done(a->slot);
     tell(a->slot, a->pid);
     tp_worker_exit(a->slot);
 }

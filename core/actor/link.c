@@ -12,6 +12,9 @@ struct tp_monitor {
     uint64_t ref;
     troupe_pid watcher;
     troupe_pid target;
+    /* the notice to come: an end needs no memory. The target takes it when it
+     * tells, or the watcher when there is no target */
+    struct tp_msg *down;
     /* under the target's slot lock; empty: the target has let go of it */
     struct tp_list on_target;
     /* watcher only */
@@ -29,6 +32,9 @@ monitor_unref(struct tp_monitor *m)
     /* LNK-1 acq_rel: the last one frees after the other has let go. Both sides
      * are this decrement. */
     if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) == 1) {
+        if (m->down != NULL) {
+            tp_msg_free(m->down);
+        }
         tp_free(m);
     }
 }
@@ -85,14 +91,11 @@ table_remove(struct tp_actor *self, uint64_t ref)
 
 /* -- telling ------------------------------------------------------------- */
 
-/* A notice that is lost would make somebody wait for ever, so this is the one
- * place that insists on memory. */
+/* Fills in m, of sizeof reason bytes, and delivers it. */
 static void
-send_notice(troupe_pid to, enum tp_msg_kind kind, troupe_pid from, uint64_t ref,
-            struct tp_reason *reason)
+push_notice(struct tp_msg *m, troupe_pid to, enum tp_msg_kind kind,
+            troupe_pid from, uint64_t ref, struct tp_reason *reason)
 {
-    struct tp_msg *m = tp_msg_new(sizeof reason);
-    tp_check(m != NULL);
     m->kind = (uint16_t)kind;
     m->flags = TP_MSG_HAS_HANDLES;
     m->from = from;
@@ -102,6 +105,26 @@ send_notice(troupe_pid to, enum tp_msg_kind kind, troupe_pid from, uint64_t ref,
     if (tp_mailbox_push(to, m) != 0) {
         tp_msg_drop(m);
     }
+}
+
+static void
+push_down(struct tp_monitor *monitor, struct tp_reason *reason)
+{
+    struct tp_msg *m = monitor->down;
+    monitor->down = NULL;
+    push_notice(m, monitor->watcher, TP_MSG_DOWN, monitor->target, monitor->ref,
+                reason);
+}
+
+/* A notice that is lost would make somebody wait for ever, so this is the one
+ * place that insists on memory. */
+static void
+send_notice(troupe_pid to, enum tp_msg_kind kind, troupe_pid from, uint64_t ref,
+            struct tp_reason *reason)
+{
+    struct tp_msg *m = tp_msg_new(sizeof reason);
+    tp_check(m != NULL);
+    push_notice(m, to, kind, from, ref, reason);
 }
 
 struct tp_reason *
@@ -132,7 +155,7 @@ tp_monitors_tell(troupe_pid dead, struct tp_mutex *lock, struct tp_list *told,
             return;
         }
         struct tp_monitor *m = tp_container_of(n, struct tp_monitor, on_target);
-        send_notice(m->watcher, TP_MSG_DOWN, dead, m->ref, reason);
+        push_down(m, reason);
         monitor_unref(m);
     }
 }
@@ -179,12 +202,20 @@ detach(struct tp_monitor *m)
 int
 tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
 {
+    if (self->finishing) {
+        return TROUPE_EINVAL; /* its table is gone */
+    }
     if (self->monitor_count == self->monitor_buckets &&
         table_grow(self) != 0) {
         return TROUPE_ENOMEM;
     }
     struct tp_monitor *m = tp_calloc(1, sizeof *m);
     if (m == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    m->down = tp_msg_new(sizeof(struct tp_reason *));
+    if (m->down == NULL) {
+        tp_free(m);
         return TROUPE_ENOMEM;
     }
     /* relaxed: see last_ref. */
@@ -199,9 +230,8 @@ tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
     self->monitor_count++;
     *out_ref = m->ref;
     if (!attach(m)) {
+        push_down(m, tp_reason_const(TP_REASON_NOPROC));
         monitor_unref(m);
-        send_notice(self->pid, TP_MSG_DOWN, target, *out_ref,
-                    tp_reason_const(TP_REASON_NOPROC));
     }
     return 0;
 }
@@ -425,6 +455,9 @@ tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
     /* What is there cannot be about a reference that is still to be made. */
     struct tp_msg **link = self->slot->mail_tail;
     int rc = tp_monitor(self, pid, &ref);
+    if (rc != 0) {
+        return rc;
+    }
     while (rc == 0) {
         struct tp_msg *m = find_down(self, &link, ref);
         if (m != NULL) {

@@ -14,7 +14,7 @@
  *           target.
  * Locks:    TP_RANK_SLOT of the target; link, unlink: of both.
  * Memory:   node: two references, freed by the last.
- * Fails:    monitor: TROUPE_ENOMEM.
+ * Fails:    monitor: TROUPE_ENOMEM; TROUPE_EINVAL in finish.
  * Rejected: a search through the mailbox on demonitor - it holds up to
  *           millions of messages.
  * Tests:    spec/unit/link_test.c

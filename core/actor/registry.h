@@ -29,6 +29,7 @@
 #include "actor/actor.h"
 #include "actor/message.h"
 #include "base/mutex.h"
+#include "base/strmap.h"
 
 #define TP_NAME_MAX 255
 
@@ -80,13 +81,16 @@ extern struct tp_mutex tp_registry_lock; /* rank REGISTRY */
  * is free. NULL: dead or ending. */
 struct tp_actor *tp_registry_actor_locked(troupe_pid pid);
 
-/* The bytes of names as tp_names gives them, put together in two passes. */
+/* Where names go, in the form of tp_names. */
 struct tp_name_sink {
-    struct tp_msg *m; /* NULL: only counting */
+    struct tp_msg *m; /* NULL: they are only counted */
     size_t size;
 };
 
-/* Adds one name, or its size. */
 void tp_name_sink_add(struct tp_name_sink *s, const struct tp_strnode *n);
+
+/* A message, as tp_names gives it, of what each adds. It is called twice. */
+int tp_names_collect_locked(void (*each)(struct tp_name_sink *s, void *arg),
+                            void *arg, struct tp_msg **out_names);
 
 #endif

@@ -9,7 +9,7 @@
  *   RUNNING -> PARKED    after_park, the worker, once the stack is at rest
  *   RUNNING, NOTIFIED -> QUEUED   yield, or a park that was already notified
  *   PARKED  -> QUEUED    tp_unpark_at with the current epoch, or tp_slot_doom
- *   RUNNING -> DONE      tp_worker_exit, the worker
+ *   RUNNING, NOTIFIED -> DONE     tp_slot_done, the actor at its end
  *   any     -> | DOOMED  tp_slot_doom; taken away by run_slice
  *
  * The worker, not the actor, stores PARKED: before that store no other thread
@@ -218,6 +218,20 @@ void
 tp_worker_yield(struct tp_slot *self)
 {
     switch_out(self, TP_AFTER_YIELD);
+}
+
+void
+tp_slot_done(struct tp_slot *self)
+{
+    /* relaxed: the exchange below orders. */
+    uint64_t word = atomic_load_explicit(&self->state, memory_order_relaxed);
+    /* ST-1 release: who finds the actor dead sees what it did. Partner:
+     * tp_pid_is_alive. relaxed: tried again. */
+    while (!atomic_compare_exchange_weak_explicit(
+        &self->state, &word,
+        (word & ~(TP_STATE_MASK | TP_STATE_DOOMED)) | TP_DONE,
+        memory_order_release, memory_order_relaxed)) {
+    }
 }
 
 void

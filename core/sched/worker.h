@@ -126,6 +126,10 @@ void tp_wait_abandon(struct tp_slot *self);
 
 void tp_worker_yield(struct tp_slot *self);
 
+/* The running actor is dead from here on, to all who ask; before they are told.
+ * It may only exit then. */
+void tp_slot_done(struct tp_slot *self);
+
 /* Never returns. */
 _Noreturn void tp_worker_exit(struct tp_slot *self);
 

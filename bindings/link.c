@@ -1,0 +1,113 @@
+/*
+ * link.c - links, monitors and exit signals, for Lua.
+ *
+ * Parks: functions that may end the caller switch away for good.
+ * Tests: spec/lua/link_spec.lua, spec/lua/monitor_spec.lua
+ */
+#include "actor/link.h"
+#include "bind.h"
+
+/* The caller may have ended itself by what it did: then it stops here. */
+static int
+survive(lua_State *L, struct tp_actor *a, int results)
+{
+    if (TP_UNLIKELY(tp_actor_is_doomed(a)) && !a->finishing) {
+        int rc = tp_actor_yield(a);
+        if (rc != 0) {
+            return tp_raise_wait(L, rc);
+        }
+    }
+    return results;
+}
+
+int
+tp_l_link(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    int rc = tp_link(a, tp_check_pid(L, 1));
+    if (rc != 0) {
+        return tp_push_error(L, rc);
+    }
+    lua_pushboolean(L, true);
+    return survive(L, a, 1);
+}
+
+int
+tp_l_unlink(lua_State *L)
+{
+    tp_unlink(tp_check_actor(L), tp_check_pid(L, 1));
+    lua_pushboolean(L, true);
+    return 1;
+}
+
+int
+tp_l_trap_exit(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    luaL_checktype(L, 1, LUA_TBOOLEAN);
+    bool old = a->trap_exit;
+    tp_trap_exit(a, lua_toboolean(L, 1));
+    lua_pushboolean(L, old);
+    return 1;
+}
+
+int
+tp_l_monitor(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    uint64_t ref;
+    int rc = tp_monitor(a, tp_check_pid(L, 1), &ref);
+    if (rc != 0) {
+        return tp_push_error(L, rc);
+    }
+    lua_pushnumber(L, (lua_Number)ref);
+    return 1;
+}
+
+int
+tp_l_demonitor(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    lua_Number ref = luaL_checknumber(L, 1);
+    bool known = ref >= 1 && ref < 9007199254740992.0;
+    lua_pushboolean(L, known && tp_demonitor(a, (uint64_t)ref));
+    return 1;
+}
+
+/* exit(pid, reason); exit(reason) and exit() are for the caller itself. */
+int
+tp_l_exit(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    if (lua_gettop(L) < 2) {
+        return tp_leave(L, a,
+                        lua_isnoneornil(L, 1)
+                            ? tp_reason_const(TP_REASON_NORMAL)
+                            : tp_to_reason(L, 1));
+    }
+    troupe_pid pid = tp_check_pid(L, 1);
+    if (lua_isnil(L, 2)) {
+        return luaL_argerror(L, 2, "reason expected, got nil");
+    }
+    struct tp_reason *reason = tp_to_reason(L, 2);
+    if (pid == a->pid && !a->trap_exit) {
+        return tp_leave(L, a, reason);
+    }
+    bool alive = tp_exit_signal(a->pid, pid, reason);
+    tp_reason_unref(reason);
+    tp_actor_checkpoint();
+    lua_pushboolean(L, alive);
+    return 1;
+}
+
+int
+tp_l_kill(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    troupe_pid pid = tp_check_pid(L, 1);
+    bool alive = tp_mailbox_is_open(pid);
+    tp_actor_end(pid, tp_reason_const(TP_REASON_KILLED));
+    tp_actor_checkpoint();
+    lua_pushboolean(L, alive);
+    return survive(L, a, 1);
+}
