@@ -147,6 +147,7 @@ void tp_bindings_init(void);
 
 /* What Lua calls; see docs/reference. */
 int tp_l_alive(lua_State *L);
+int tp_l_await_down(lua_State *L);
 int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);
 int tp_l_demonitor(lua_State *L);
@@ -163,6 +164,7 @@ int tp_l_receive_match(lua_State *L);
 int tp_l_reply(lua_State *L);
 int tp_l_self(lua_State *L);
 int tp_l_send(lua_State *L);
+int tp_l_sendable(lua_State *L);
 int tp_l_send_after(lua_State *L);
 int tp_l_send_every(lua_State *L);
 int tp_l_sleep(lua_State *L);

@@ -74,6 +74,31 @@ tp_l_demonitor(lua_State *L)
     return 1;
 }
 
+/* await_down(ref [, timeout]) -> reason; or nil, err */
+int
+tp_l_await_down(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    struct tp_lua *t = tp_lua_of(a);
+    lua_Number ref = luaL_checknumber(L, 1);
+    uint64_t deadline = tp_check_deadline(L, 2, "timeout");
+    struct tp_msg *down;
+    tp_lua_tier_up(L, a);
+    t->mail_ops++;
+    int rc = tp_await_down(a, ref >= 1 ? (uint64_t)ref : 0, deadline, &down);
+    if (rc == TROUPE_ETIMEOUT || rc == TROUPE_ENOTFOUND) {
+        return tp_push_error(L, rc);
+    }
+    if (rc != 0) {
+        return tp_raise_wait(L, rc);
+    }
+    tp_own(t, down);
+    tp_push_reason(L, tp_notice_reason(down));
+    tp_disown(t, down);
+    tp_msg_drop(down);
+    return 1;
+}
+
 /* exit(pid, reason); exit(reason) and exit() are for the caller itself. */
 int
 tp_l_exit(lua_State *L)

@@ -85,6 +85,24 @@ tp_l_send(lua_State *L)
     return 1;
 }
 
+/* sendable(value) -> true; or false, why not */
+int
+tp_l_sendable(lua_State *L)
+{
+    luaL_checkany(L, 1);
+    struct tp_buf *b = tp_scratch();
+    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, 1, "value", b);
+    if (rc == TROUPE_ENOMEM) {
+        return luaL_error(L, "not enough memory");
+    }
+    lua_pushboolean(L, rc == 0);
+    if (rc == 0) {
+        return 1;
+    }
+    lua_insert(L, -2);
+    return 2;
+}
+
 /* -- receive ------------------------------------------------------------- */
 
 /* {type="down", ref=, pid=, reason=} or {type="exit", pid=, reason=} */
@@ -275,7 +293,7 @@ find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
     struct tp_lua *t = tp_lua_of(a);
     while (**link != NULL) {
         struct tp_msg *m = **link;
-        if (m->kind == TP_MSG_DOWN && !tp_monitor_wants(a, m)) {
+        if (m->kind == TP_MSG_DOWN && !tp_monitor_wants(a, m->ref)) {
             take(a, *link);
             continue;
         }

@@ -52,6 +52,9 @@ static int l_run(lua_State *L);
 static int get_log(lua_State *L);
 static int get_args(lua_State *L);
 static int get_version(lua_State *L);
+static int get_task(lua_State *L);
+static int get_all(lua_State *L);
+static int get_race(lua_State *L);
 
 struct lazy_entry {
     const char *name;
@@ -85,6 +88,11 @@ static const struct lazy_entry troupe_entries[] = {
     {"spawn_monitor", tp_l_spawn_monitor, false},
     {"call", tp_l_call, false},
     {"reply", tp_l_reply, false},
+    {"await_down", tp_l_await_down, false},
+    {"sendable", tp_l_sendable, false},
+    {"task", get_task, true},
+    {"all", get_all, true},
+    {"race", get_race, true},
     {"log", get_log, true},
     {"args", get_args, true},
     {"version", get_version, true},
@@ -184,6 +192,35 @@ get_version(lua_State *L)
 {
     lua_pushliteral(L, TROUPE_VERSION);
     return 1;
+}
+
+/* A function of a Lua module, which is required only now. */
+static int
+get_from(lua_State *L, const char *module, const char *name)
+{
+    lua_getglobal(L, "require");
+    lua_pushstring(L, module);
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, name);
+    return 1;
+}
+
+static int
+get_task(lua_State *L)
+{
+    return get_from(L, "troupe.task", "task");
+}
+
+static int
+get_all(lua_State *L)
+{
+    return get_from(L, "troupe.task", "all");
+}
+
+static int
+get_race(lua_State *L)
+{
+    return get_from(L, "troupe.task", "race");
 }
 
 /* -- arguments ----------------------------------------------------------- */

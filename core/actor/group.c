@@ -19,8 +19,7 @@ struct group {
     char name[];
 };
 
-/* A member of a group, or a subscription to one. The key in the map is the
- * group's address and the pid, or the reference. */
+/* A member of a group, or a subscription to one; in a map by key or by ref. */
 struct tie {
     struct tp_strnode node;
     struct tp_list on_group;
@@ -28,11 +27,11 @@ struct tie {
     struct group *group;
     bool is_member;
     troupe_pid pid;
-    uint64_t ref; /* subscription */
+    uint64_t ref; /* of a subscription */
     struct {
         uint64_t group;
         uint64_t pid;
-    } key;
+    } key; /* of a member */
 };
 
 static struct tp_strmap groups;  /* lock */
@@ -136,15 +135,37 @@ tp_group_event_name(const struct tp_msg *m, size_t *out_len)
     return (const char *)m->data + 1;
 }
 
-/* As in link.c: what a subscriber is not told it would never learn. */
-static void
-tell_locked(struct group *g, troupe_pid pid, bool join)
+/* One event for each subscription, in their order; false without memory. */
+static bool
+events_new(const struct group *g, troupe_pid pid, bool join,
+           struct tp_msg **out_first)
 {
-    for (struct tp_list *l = g->subs.next; l != &g->subs; l = l->next) {
-        struct tie *s = tie_of(l);
-        struct tp_msg *m = event_new(g, pid, s->ref, join);
-        tp_check(m != NULL);
-        if (tp_mailbox_push(s->pid, m) != 0) {
+    struct tp_msg **tail = out_first;
+    struct tp_list *l = g->subs.next;
+    for (; l != &g->subs; l = l->next) {
+        *tail = event_new(g, pid, tie_of(l)->ref, join);
+        if (*tail == NULL) {
+            while (*out_first != NULL) {
+                struct tp_msg *m = *out_first;
+                *out_first = m->next;
+                tp_msg_free(m);
+            }
+            return false;
+        }
+        tail = &(*tail)->next;
+    }
+    *tail = NULL;
+    return true;
+}
+
+static void
+tell_locked(const struct group *g, struct tp_msg *events)
+{
+    struct tp_list *l = g->subs.next;
+    for (; l != &g->subs; l = l->next) {
+        struct tp_msg *m = events;
+        events = m->next;
+        if (tp_mailbox_push(tie_of(l)->pid, m) != 0) {
             tp_msg_drop(m);
         }
     }
@@ -170,11 +191,14 @@ find_member_locked(struct group *g, troupe_pid pid)
     return n == NULL ? NULL : tp_container_of(n, struct tie, node);
 }
 
-/* t is a member. Its group goes with the last one. */
+/* t is a member, and is freed. Who calls this closes the group if it is empty
+ * now. A leave cannot fail, and who is not told of it would never know: as in
+ * link.c, a lack of memory is the end. */
 static void
-leave_locked(struct tie *t)
+take_out_locked(struct tie *t)
 {
     struct group *g = t->group;
+    struct tp_msg *events;
     if (g->next == &t->on_group) {
         g->next = t->on_group.next;
     }
@@ -182,14 +206,20 @@ leave_locked(struct tie *t)
     tp_strmap_remove(&members, &t->node);
     tp_list_remove(&t->on_group);
     tp_list_remove(&t->on_actor);
-    tell_locked(g, t->pid, false);
+    tp_check(events_new(g, t->pid, false, &events));
+    tell_locked(g, events);
     tp_free(t);
-    close_if_empty_locked(g);
 }
 
-static void
-join_locked(struct tie *t, struct group *g, struct tp_actor *a)
+/* Takes t on success only. */
+static int
+put_in_locked(struct tie *t, struct group *g, struct tp_actor *a)
 {
+    struct tp_msg *events;
+    if (!tp_strmap_reserve(&members) ||
+        !events_new(g, a->pid, true, &events)) {
+        return TROUPE_ENOMEM;
+    }
     t->group = g;
     t->pid = a->pid;
     t->is_member = true;
@@ -198,7 +228,30 @@ join_locked(struct tie *t, struct group *g, struct tp_actor *a)
     tp_list_push_back(&g->members, &t->on_group);
     tp_list_push_back(&a->groups, &t->on_actor);
     g->count++;
-    tell_locked(g, a->pid, true);
+    tell_locked(g, events);
+    return 0;
+}
+
+/* Takes t if it becomes a member. */
+static int
+join_locked(struct tie *t, const char *name, size_t len, troupe_pid pid,
+            bool *out_new)
+{
+    struct tp_actor *a = tp_registry_actor_locked(pid);
+    if (a == NULL) {
+        return TROUPE_ENOPROC;
+    }
+    struct group *g = open_locked(name, len);
+    if (g == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    if (find_member_locked(g, pid) != NULL) {
+        return 0;
+    }
+    int rc = put_in_locked(t, g, a);
+    *out_new = rc == 0;
+    close_if_empty_locked(g);
+    return rc;
 }
 
 int
@@ -208,29 +261,16 @@ tp_group_join(const char *name, size_t len, troupe_pid pid, bool *out_new)
     if (len == 0 || len > TP_NAME_MAX) {
         return TROUPE_EINVAL;
     }
-    int rc = TROUPE_ENOMEM;
     struct tie *t = tp_calloc(1, sizeof *t);
     if (t == NULL) {
-        return rc;
+        return TROUPE_ENOMEM;
     }
     lock();
-    struct tp_actor *a = tp_registry_actor_locked(pid);
-    struct group *g = NULL;
-    if (a == NULL) {
-        rc = TROUPE_ENOPROC;
-    } else if (tp_strmap_reserve(&members)) {
-        g = open_locked(name, len);
-    }
-    if (g != NULL) {
-        rc = 0;
-        *out_new = find_member_locked(g, pid) == NULL;
-        if (*out_new) {
-            join_locked(t, g, a);
-            t = NULL;
-        }
-    }
+    int rc = join_locked(t, name, len, pid, out_new);
     unlock();
-    tp_free(t);
+    if (!*out_new) {
+        tp_free(t);
+    }
     return rc;
 }
 
@@ -243,7 +283,8 @@ tp_group_leave(const char *name, size_t len, troupe_pid pid)
     struct tie *t = g == NULL ? NULL : find_member_locked(g, pid);
     if (t != NULL) {
         was_member = tp_mailbox_is_open(pid);
-        leave_locked(t);
+        take_out_locked(t);
+        close_if_empty_locked(g);
     }
     unlock();
     return was_member;
@@ -251,15 +292,229 @@ tp_group_leave(const char *name, size_t len, troupe_pid pid)
 
 /* -- reading ------------------------------------------------------------- */
 
-/* Takes out who is ending. g may be gone after this: false. */
-static bool
-purge_locked(struct group *g)
+/* The living members; the others are taken out. g may be NULL, and may be
+ * empty after this. NULL without memory. */
+static struct tp_msg *
+members_locked(struct group *g)
 {
-    struct tp_list *l = g->members.next, *next;
-    bool keep = !tp_list_is_empty(&g->subs);
-    uint32_t left = g->count;
-    for (; left > 0; l = next, left--) {
-        next = l->next;
-        ...
+    size_t n = 0;
+    struct tp_msg *m =
+        tp_msg_new(g == NULL ? 0 : g->count * sizeof(troupe_pid));
+    if (m == NULL) {
+        return NULL;
     }
+    struct tp_list *l = g == NULL ? NULL : g->members.next, *next;
+    for (; g != NULL && l != &g->members; l = next) {
+        struct tie *t = tie_of(l);
+        next = l->next;
+        if (tp_mailbox_is_open(t->pid)) {
+            memcpy(m->data + n++ * sizeof t->pid, &t->pid, sizeof t->pid);
+        } else {
+            take_out_locked(t);
+        }
+    }
+    m->size = (uint32_t)(n * sizeof(troupe_pid));
+    return m;
+}
+
+int
+tp_group_members(const char *name, size_t len, struct tp_msg **out_pids)
+{
+    lock();
+    struct group *g = find_locked(name, len);
+    *out_pids = members_locked(g);
+    if (g != NULL) {
+        close_if_empty_locked(g);
+    }
+    unlock();
+    return *out_pids == NULL ? TROUPE_ENOMEM : 0;
+}
+
+static troupe_pid
+pick_locked(struct group *g)
+{
+    while (g->count > 0) {
+        struct tp_list *l =
+            g->next == &g->members ? g->members.next : g->next;
+        struct tie *t = tie_of(l);
+        if (tp_mailbox_is_open(t->pid)) {
+            g->next = l->next;
+            return t->pid;
+        }
+        take_out_locked(t);
+    }
+    return 0;
+}
+
+troupe_pid
+tp_group_pick(const char *name, size_t len, uint32_t *out_count)
+{
+    troupe_pid pid = 0;
+    *out_count = 0;
+    lock();
+    struct group *g = find_locked(name, len);
+    if (g != NULL) {
+        pid = pick_locked(g);
+        *out_count = g->count;
+        close_if_empty_locked(g);
+    }
+    unlock();
+    return pid;
+}
+
+static bool
+has_member_locked(const struct group *g)
+{
+    struct tp_list *l = g->members.next;
+    while (l != &g->members && !tp_mailbox_is_open(tie_of(l)->pid)) {
+        l = l->next;
+    }
+    return l != &g->members;
+}
+
+static void
+each_group(struct tp_name_sink *s, void *unused)
+{
+    struct tp_strnode *n = NULL;
+    (void)unused;
+    while ((n = tp_strmap_next(&groups, n)) != NULL) {
+        if (has_member_locked(tp_container_of(n, struct group, node))) {
+            tp_name_sink_add(s, n);
+        }
+    }
+}
+
+int
+tp_groups(struct tp_msg **out_names)
+{
+    lock();
+    int rc = tp_names_collect_locked(each_group, NULL, out_names);
+    unlock();
+    return rc;
+}
+
+/* -- monitors ------------------------------------------------------------ */
+
+static void
+unsubscribe_locked(struct tie *t)
+{
+    struct group *g = t->group;
+    tp_strmap_remove(&subs, &t->node);
+    tp_list_remove(&t->on_group);
+    tp_list_remove(&t->on_actor);
+    tp_free(t);
+    close_if_empty_locked(g);
+}
+
+/* Takes t on success only. */
+static int
+subscribe_locked(struct tie *t, struct tp_actor *self, const char *name,
+                 size_t len, struct tp_msg **out_pids)
+{
+    if (!tp_mailbox_is_open(self->pid)) {
+        return TROUPE_ENOPROC;
+    }
+    struct group *g =
+        tp_strmap_reserve(&subs) ? open_locked(name, len) : NULL;
+    if (g == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    *out_pids = members_locked(g);
+    if (*out_pids == NULL) {
+        close_if_empty_locked(g);
+        return TROUPE_ENOMEM;
+    }
+    t->group = g;
+    t->pid = self->pid;
+    t->ref = ++last_ref;
+    t->node.key = &t->ref;
+    t->node.len = sizeof t->ref;
+    tp_strmap_add(&subs, &t->node);
+    tp_list_push_back(&g->subs, &t->on_group);
+    tp_list_push_back(&self->groups, &t->on_actor);
+    return 0;
+}
+
+int
+tp_group_monitor(struct tp_actor *self, const char *name, size_t len,
+                 uint64_t *out_ref, struct tp_msg **out_pids)
+{
+    *out_pids = NULL;
+    if (len == 0 || len > TP_NAME_MAX) {
+        return TROUPE_EINVAL;
+    }
+    if (!tp_pidset_reserve(&self->group_refs)) {
+        return TROUPE_ENOMEM;
+    }
+    struct tie *t = tp_calloc(1, sizeof *t);
+    if (t == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    lock();
+    int rc = subscribe_locked(t, self, name, len, out_pids);
+    if (rc == 0) {
+        *out_ref = t->ref;
+    }
+    unlock();
+    if (rc == 0) {
+        tp_pidset_add(&self->group_refs, *out_ref);
+    } else {
+        tp_free(t);
+    }
+    return rc;
+}
+
+bool
+tp_group_demonitor(struct tp_actor *self, uint64_t ref)
+{
+    if (!tp_pidset_remove(&self->group_refs, ref)) {
+        return false;
+    }
+    lock();
+    struct tp_strnode *n = tp_strmap_find(&subs, &ref, sizeof ref);
+    if (n != NULL) {
+        unsubscribe_locked(tp_container_of(n, struct tie, node));
+    }
+    unlock();
+    return true;
+}
+
+/* -- end ----------------------------------------------------------------- */
+
+static void
+drop_locked(struct tie *t)
+{
+    if (!t->is_member) {
+        unsubscribe_locked(t);
+        return;
+    }
+    struct group *g = t->group;
+    take_out_locked(t);
+    close_if_empty_locked(g);
+}
+
+/* One at a time, so that others get the lock in between. */
+void
+tp_groups_release(struct tp_actor *self)
+{
+    bool more = true;
+    while (more) {
+        lock();
+        more = !tp_list_is_empty(&self->groups);
+        if (more) {
+            drop_locked(tp_container_of(self->groups.next, struct tie,
+                                        on_actor));
+        }
+        unlock();
+    }
+    tp_pidset_fini(&self->group_refs);
+}
+
+void
+tp_groups_fini(void)
+{
+    tp_assert(groups.count == 0 && members.count == 0 && subs.count == 0);
+    tp_strmap_fini(&groups);
+    tp_strmap_fini(&members);
+    tp_strmap_fini(&subs);
 }

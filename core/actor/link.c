@@ -264,13 +264,13 @@ tp_monitor_take_down(struct tp_actor *self, struct tp_msg *msg)
 }
 
 bool
-tp_monitor_wants(struct tp_actor *self, const struct tp_msg *msg)
+tp_monitor_wants(struct tp_actor *self, uint64_t ref)
 {
     if (self->monitor_count == 0) {
         return false;
     }
-    struct tp_monitor *m = *bucket(self, msg->ref);
-    while (m != NULL && m->ref != msg->ref) {
+    struct tp_monitor *m = *bucket(self, ref);
+    while (m != NULL && m->ref != ref) {
         m = m->next;
     }
     return m != NULL;
@@ -446,6 +446,34 @@ find_down(struct tp_actor *self, struct tp_msg ***link, uint64_t ref)
     return NULL;
 }
 
+/* Waits for the down of ref, which is at *link or behind it. */
+static int
+wait_down(struct tp_actor *self, uint64_t ref, struct tp_msg **link,
+          uint64_t deadline_ns, struct tp_msg **out_down)
+{
+    for (;;) {
+        *out_down = find_down(self, &link, ref);
+        if (*out_down != NULL) {
+            tp_monitor_take_down(self, *out_down);
+            return 0;
+        }
+        int rc = tp_mailbox_wait(self, deadline_ns);
+        if (rc != 0) {
+            return rc;
+        }
+    }
+}
+
+int
+tp_await_down(struct tp_actor *self, uint64_t ref, uint64_t deadline_ns,
+              struct tp_msg **out_down)
+{
+    if (!tp_monitor_wants(self, ref)) {
+        return TROUPE_ENOTFOUND;
+    }
+    return wait_down(self, ref, &self->slot->mail_head, deadline_ns, out_down);
+}
+
 int
 tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
         struct tp_msg **out_down)
@@ -455,18 +483,11 @@ tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
     /* What is there cannot be about a reference that is still to be made. */
     struct tp_msg **link = self->slot->mail_tail;
     int rc = tp_monitor(self, pid, &ref);
-    if (rc != 0) {
-        return rc;
-    }
-    while (rc == 0) {
-        struct tp_msg *m = find_down(self, &link, ref);
-        if (m != NULL) {
-            tp_monitor_take_down(self, m);
-            *out_down = m;
-            return 0;
+    if (rc == 0) {
+        rc = wait_down(self, ref, link, deadline_ns, out_down);
+        if (rc != 0) {
+            tp_demonitor(self, ref);
         }
-        rc = tp_mailbox_wait(self, deadline_ns);
     }
-    tp_demonitor(self, ref);
     return rc;
 }

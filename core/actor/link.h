@@ -42,8 +42,14 @@ bool tp_monitor_take_down(struct tp_actor *self, struct tp_msg *m);
 /* The reason in a TP_MSG_DOWN or TP_MSG_EXIT; borrowed. */
 struct tp_reason *tp_notice_reason(struct tp_msg *m);
 
-/* The same question, and nothing changes. */
-bool tp_monitor_wants(struct tp_actor *self, const struct tp_msg *m);
+/* Is ref a monitor of the running actor whose down it has not taken? */
+bool tp_monitor_wants(struct tp_actor *self, uint64_t ref);
+
+/* Waits for the down of a monitor; other messages stay. 0 and *out_down, the
+ * caller's; TROUPE_ENOTFOUND: no such monitor; TROUPE_ETIMEOUT, or as
+ * tp_actor_park. Parks. */
+int tp_await_down(struct tp_actor *self, uint64_t ref, uint64_t deadline_ns,
+                  struct tp_msg **out_down);
 
 /* Waits for pid's end. 0 and *out_down, a TP_MSG_DOWN of the caller's;
  * TROUPE_ETIMEOUT, or as tp_actor_park. Parks. */

@@ -1,0 +1,173 @@
+--- Tasks: run a function in an actor of its own and wait for its results.
+--
+-- A task is monitored by the actor that made it, as in Elixir's Task; its
+-- results travel as the exit reason, so that "finished with these results" and
+-- "failed for that reason" are one message and cannot race.
+-- @module troupe.task
+
+local troupe = require "troupe"
+
+local M = {}
+
+local Task = {}
+local Task_mt = { __name = "troupe.task", __index = Task }
+
+local RESULT = "troupe.task.result"
+
+-- Runs in the task's actor. A result that cannot be sent is a failure.
+local function run(fn, ...)
+  local function finish(...)
+    local results = { n = select("#", ...), ... }
+    local ok, err = troupe.sendable(results)
+    if not ok then
+      error("task result: " .. err, 0)
+    end
+    troupe.exit { [RESULT] = results }
+  end
+  finish(fn(...))
+end
+
+--- Start fn(...) as a task of the calling actor.
+---@param fn function runs in an actor of its own; see spawn for what it may capture
+---@param ... any arguments
+---@return troupe.Task? task nil without room for another actor
+---@return string? err
+function M.task(fn, ...)
+  if type(fn) ~= "function" then
+    error("bad argument #1 to 'task' (function expected, got " .. type(fn) .. ")", 2)
+  end
+  local pid, ref = troupe.spawn_monitor(run, fn, ...)
+  if not pid then
+    return nil, ref
+  end
+  return setmetatable({ pid = pid, ref = ref }, Task_mt)
+end
+
+-- Keeps how a task ended; later awaits answer from it.
+local function settle(task, reason)
+  if type(reason) == "table" and reason[RESULT] then
+    task._results = reason[RESULT]
+  else
+    task._reason = reason
+  end
+end
+
+local function outcome(task)
+  local results = task._results
+  if results then
+    return unpack(results, 1, results.n)
+  end
+  return nil, task._reason
+end
+
+local function is_settled(task)
+  return task._results ~= nil or task._reason ~= nil
+end
+
+--- Wait for the task's results. Parks. May be called again, also after a
+-- timeout; only by the actor that made the task.
+---@async
+---@param timeout? number seconds; default for ever
+---@return any ... the results; nil, "timeout"; or nil and the reason of its failure
+function Task:await(timeout)
+  if not is_settled(self) then
+    local reason, err = troupe.await_down(self.ref, timeout)
+    if err then
+      return nil, err
+    end
+    settle(self, reason)
+  end
+  return outcome(self)
+end
+
+--- End the task. Its results, if any have come, are dropped.
+---@return boolean true if it was still running
+function Task:cancel()
+  if is_settled(self) then
+    return false
+  end
+  local running = troupe.demonitor(self.ref)
+  troupe.kill(self.pid)
+  self._reason = "cancelled"
+  return running
+end
+
+local function check_tasks(tasks, name)
+  if type(tasks) ~= "table" then
+    error("bad argument #1 to '" .. name .. "' (table of tasks expected)", 3)
+  end
+  for i = 1, #tasks do
+    if getmetatable(tasks[i]) ~= Task_mt then
+      error("bad argument #1 to '" .. name .. "' (entry " .. i .. " is not a task)", 3)
+    end
+  end
+end
+
+local function cancel_all(tasks)
+  for i = 1, #tasks do
+    tasks[i]:cancel()
+  end
+end
+
+local function remaining(deadline)
+  return deadline and deadline - troupe.now()
+end
+
+--- Wait for all tasks. Parks. When one fails the others are cancelled.
+---@async
+---@param tasks troupe.Task[]
+---@param timeout? number seconds for all together
+---@return table? results the first result of each, with n; nil on failure
+---@return any err "timeout" or the reason of the one that failed
+---@return integer? index which one
+function M.all(tasks, timeout)
+  check_tasks(tasks, "all")
+  local deadline = timeout and troupe.now() + timeout
+  local results = { n = #tasks }
+  for i = 1, #tasks do
+    local value, err = tasks[i]:await(remaining(deadline))
+    if not tasks[i]._results then
+      if err ~= "timeout" or tasks[i]._reason ~= nil then
+        cancel_all(tasks)
+      end
+      return nil, err, i
+    end
+    results[i] = value
+  end
+  return results
+end
+
+--- Wait for the first task that ends, well or not, and cancel the others.
+-- Parks.
+---@async
+---@param tasks troupe.Task[] at least one
+---@param timeout? number seconds
+---@return any ... its results; nil, "timeout"; or nil and the reason of its failure
+function M.race(tasks, timeout)
+  check_tasks(tasks, "race")
+  if #tasks == 0 then
+    error("bad argument #1 to 'race' (no task)", 2)
+  end
+  local winner
+  local by_ref = {}
+  for i = 1, #tasks do
+    if is_settled(tasks[i]) then
+      winner = winner or tasks[i]
+    end
+    by_ref[tasks[i].ref] = tasks[i]
+  end
+  if not winner then
+    local down, err = troupe.receive_match(function(m)
+      return type(m) == "table" and m.type == "down" and by_ref[m.ref] ~= nil
+    end, timeout)
+    if not down then
+      return nil, err
+    end
+    winner = by_ref[down.ref]
+    settle(winner, down.reason)
+  end
+  cancel_all(tasks)
+  return outcome(winner)
+end
+
+return M
