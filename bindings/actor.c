@@ -42,8 +42,8 @@ opt_stack(lua_State *L, struct spawn_args *s)
     luaL_argcheck(L, lua_istable(L, -1), 1, "option 'stack' must be a table");
     lua_pushnil(L);
     while (lua_next(L, -2) != 0) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2)
-                                                         : "?";
+        const char *key =
+            lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         size_t *to = strcmp(key, "reserve") == 0 ? &s->core.stack_reserve
                      : strcmp(key, "guard") == 0 ? &s->core.stack_guard
                                                  : NULL;
@@ -58,12 +58,11 @@ static void
 opt_mailbox(lua_State *L, struct spawn_args *s)
 {
     static const char *const policies[] = {"error", "block", "drop_new"};
-    luaL_argcheck(L, lua_istable(L, -1), 1,
-                  "option 'mailbox' must be a table");
+    luaL_argcheck(L, lua_istable(L, -1), 1, "option 'mailbox' must be a table");
     lua_pushnil(L);
     while (lua_next(L, -2) != 0) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2)
-                                                         : "?";
+        const char *key =
+            lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         if (strcmp(key, "limit") == 0) {
             s->core.mail_limit =
                 (uint32_t)check_count(L, "mailbox.limit", 1, UINT32_MAX - 1);
@@ -155,8 +154,8 @@ read_options(lua_State *L, int arg, struct spawn_args *s)
     luaL_checktype(L, arg, LUA_TTABLE);
     lua_pushnil(L);
     while (lua_next(L, arg) != 0) {
-        const char *key = lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2)
-                                                         : "?";
+        const char *key =
+            lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         for (i = 0; i < n && strcmp(key, spawn_options[i].key) != 0; i++) {
         }
         if (i == n) {

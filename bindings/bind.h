@@ -20,7 +20,11 @@
 
 struct tp_env;
 
-enum tp_jit_mode { TP_JIT_AUTO, TP_JIT_ON, TP_JIT_OFF };
+enum tp_jit_mode {
+    TP_JIT_AUTO,
+    TP_JIT_ON,
+    TP_JIT_OFF
+};
 
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
@@ -192,6 +196,9 @@ bool tp_log_enabled(enum tp_log_level level);
 /* One line; newlines in text become "\n" unless multi. */
 void tp_log(enum tp_log_level level, troupe_pid pid, const char *text,
             size_t size, bool multi);
+
+/* Waits a second at most for lines that standard error does not take. */
+void tp_log_flush(void);
 
 /* Pushes the table troupe.log. */
 int tp_open_log(lua_State *L);

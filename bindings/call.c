@@ -14,8 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPEN "troupe.from"
-#define CLOSED "troupe.answered"
+#define OPEN               "troupe.from"
+#define CLOSED             "troupe.answered"
 #define TIMEOUT_DEFAULT_NS 5000000000ull
 
 struct handle {

@@ -404,7 +404,7 @@ id_of(struct enc *e, struct tp_seen *s)
 
 /* -- Encoder: error texts --------------------------------------------------- */
 
-#define PATH_ENDS  8 /* steps of a long path shown at each end */
+#define PATH_ENDS  ((size_t)8) /* steps of a long path shown at each end */
 #define PATH_STEP  40
 #define PATH_BYTES 1000
 
@@ -574,7 +574,7 @@ text_path(struct text *t, const struct enc *e, uint32_t parent, uint32_t at)
     for (size_t i = 1; i <= ends; i++) {
         text_step(t, e, far[(n - i) % PATH_ENDS]);
     }
-    if (n > (size_t)2 * PATH_ENDS) {
+    if (n > 2 * PATH_ENDS) {
         char cut[60];
         snprintf(cut, sizeof cut, "...(%zu levels)...", n - 2 * PATH_ENDS);
         text_puts(t, cut);
@@ -1900,7 +1900,8 @@ decode_later(struct dec *d)
 int
 tp_decode(lua_State *L, const void *p, size_t n)
 {
-    struct dec d = {.L = L, .p = p, .start = p, .end = d.start + n};
+    const unsigned char *start = p;
+    struct dec d = {.L = L, .p = start, .start = start, .end = start + n};
     uint32_t count = 1, ids = 0;
     need(&d, 1);
     if (*d.p == TAG_MSG) {

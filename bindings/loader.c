@@ -28,7 +28,7 @@
 /* -- bytecode cache ------------------------------------------------------ */
 
 #define CACHE_BUCKETS 256
-#define CACHE_MAX 4096
+#define CACHE_MAX     4096
 
 struct code {
     struct code *next; /* lock */
@@ -418,11 +418,10 @@ env_new(const char *path, const char *cpath, const void *preload,
 static bool
 is_builtin_preload(const char *name)
 {
-    static const char *const names[] = {"ffi",         "troupe",
-                                        "troupe.core", "string.buffer",
-                                        "table.new",   "table.clear",
-                                        "jit.util",    "jit.opt",
-                                        "jit.profile", "thread.exdata"};
+    static const char *const names[] = {
+        "ffi",         "troupe",       "troupe.core", "string.buffer",
+        "table.new",   "table.clear",  "jit.util",    "jit.opt",
+        "jit.profile", "thread.exdata"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (strcmp(name, names[i]) == 0) {
             return true;
@@ -598,9 +597,8 @@ after_package(lua_State *L, int lib)
     lua_setfield(L, preload, "ffi");
     lua_pushcfunction(L, luaopen_string_buffer);
     lua_setfield(L, preload, "string.buffer");
-    struct tp_env *e = a == NULL || a->class != &tp_lua_class
-                           ? NULL
-                           : tp_lua_of(a)->env;
+    struct tp_env *e =
+        a == NULL || a->class != &tp_lua_class ? NULL : tp_lua_of(a)->env;
     if (e != NULL) {
         lua_pushstring(L, e->data);
         lua_setfield(L, lib, "path");
@@ -849,8 +847,10 @@ void
 tp_open_libs(lua_State *L)
 {
     static const luaL_Reg libs[] = {
-        {"", luaopen_base},        {LUA_TABLIBNAME, luaopen_table},
-        {LUA_STRLIBNAME, luaopen_string}, {LUA_MATHLIBNAME, luaopen_math},
+        {"", luaopen_base},
+        {LUA_TABLIBNAME, luaopen_table},
+        {LUA_STRLIBNAME, luaopen_string},
+        {LUA_MATHLIBNAME, luaopen_math},
         {LUA_BITLIBNAME, luaopen_bit},
     };
     for (size_t i = 0; i < sizeof libs / sizeof *libs; i++) {

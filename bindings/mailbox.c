@@ -202,8 +202,7 @@ take(struct tp_actor *a, struct tp_msg **link)
 static int
 wait_failed(lua_State *L, int rc)
 {
-    return rc == TROUPE_ETIMEOUT ? tp_push_error(L, rc)
-                                 : tp_raise_wait(L, rc);
+    return rc == TROUPE_ETIMEOUT ? tp_push_error(L, rc) : tp_raise_wait(L, rc);
 }
 
 int
@@ -237,16 +236,42 @@ tp_l_receive(lua_State *L)
 
 #define PATTERN_DEPTH 100
 
+#define EQUAL_KEY     "troupe.equal"
+#define CDATA_TYPE    10 /* LuaJIT's own */
+
+/* lua_equal knows nothing of 64-bit integers; Lua code does. */
+static bool
+is_equal(lua_State *L, int p, int v)
+{
+    if (lua_type(L, p) != CDATA_TYPE && lua_type(L, v) != CDATA_TYPE) {
+        return lua_equal(L, p, v);
+    }
+    lua_getfield(L, LUA_REGISTRYINDEX, EQUAL_KEY);
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        if (luaL_loadstring(L, "local a, b = ... return a == b") != 0) {
+            lua_error(L);
+        }
+        lua_pushvalue(L, -1);
+        lua_setfield(L, LUA_REGISTRYINDEX, EQUAL_KEY);
+    }
+    lua_pushvalue(L, p);
+    lua_pushvalue(L, v);
+    lua_call(L, 2, 1);
+    bool equal = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return equal;
+}
+
 /* Is the pattern at p a subset of the value at v? Both absolute. */
 static bool
 is_subset(lua_State *L, int p, int v, int depth)
 {
     if (!lua_istable(L, p) || !lua_istable(L, v)) {
-        return lua_equal(L, p, v);
+        return is_equal(L, p, v);
     }
     if (depth == PATTERN_DEPTH) {
-        luaL_error(L, "pattern is nested deeper than %d levels",
-                   PATTERN_DEPTH);
+        luaL_error(L, "pattern is nested deeper than %d levels", PATTERN_DEPTH);
     }
     luaL_checkstack(L, 4, "pattern");
     lua_pushnil(L);

@@ -74,6 +74,7 @@ run(int argc, char **argv)
     struct troupe_result result;
     int at = 0;
     troupe_config_init(&config);
+    config.handle_signals = true;
     while (at < argc && argv[at][0] == '-' && argv[at][1] != '\0') {
         int status = read_option(argc, argv, &at, &config);
         if (status != 0) {
@@ -85,7 +86,9 @@ run(int argc, char **argv)
     }
     int rc = troupe_run_file(&config, argv[at], argc - at - 1,
                              (const char *const *)argv + at + 1, &result);
-    int status = rc == 0 ? result.exit_code : EXIT_FAILURE;
+    int status = rc != 0              ? EXIT_FAILURE
+                 : result.signal != 0 ? 128 + result.signal
+                                      : result.exit_code;
     fflush(stdout);
     if (rc != 0) {
         fprintf(stderr, "troupe: %s\n",

@@ -100,14 +100,10 @@ static const struct lazy_entry troupe_entries[] = {
 };
 
 static const struct lazy_entry pid_entries[] = {
-    {"send", tp_l_send, false},
-    {"alive", tp_l_alive, false},
-    {"call", tp_l_call, false},
-    {"exit", tp_l_exit, false},
-    {"kill", tp_l_kill, false},
-    {"link", tp_l_link, false},
-    {"monitor", tp_l_monitor, false},
-    {NULL, NULL, false},
+    {"send", tp_l_send, false},       {"alive", tp_l_alive, false},
+    {"call", tp_l_call, false},       {"exit", tp_l_exit, false},
+    {"kill", tp_l_kill, false},       {"link", tp_l_link, false},
+    {"monitor", tp_l_monitor, false}, {NULL, NULL, false},
 };
 
 /* __index(table, key): the entry, which is kept in the table. */
@@ -310,8 +306,7 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
         (unsigned)option_number(L, arg, "schedulers", 1, TP_WORKERS_MAX);
     c->max_actors =
         (uint32_t)option_number(L, arg, "max_actors", 1, TP_MAX_ACTORS);
-    c->slice_ns =
-        (uint64_t)(option_number(L, arg, "slice", 0.0001, 1) * 1e9);
+    c->slice_ns = (uint64_t)(option_number(L, arg, "slice", 0.0001, 1) * 1e9);
 }
 
 /* The host's print, io.write and os.exit, while its state is the root's. */

@@ -6,9 +6,12 @@
  * Fails:   see troupe.h.
  * Tests:   spec/unit/service_test.c, spec/lua/command_spec.lua
  */
+#define _GNU_SOURCE
 #include "bind.h"
 #include "run/runtime.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -160,6 +163,89 @@ core_config(const struct troupe_config *c)
     return r;
 }
 
+/* -- signals ------------------------------------------------------------- */
+
+/* One thread takes SIGINT and SIGTERM; all others have them blocked, since
+ * they come from one that had. */
+struct signals {
+    pthread_t thread;
+    sigset_t set, old;
+    _Atomic int first;       /* the first one that came */
+    _Atomic uint32_t over;   /* 1: the run is over */
+    _Atomic uint32_t let_go; /* 1: the thread takes no more signals */
+};
+
+/* SIG-1 acquire: sees that signals_end has said so. */
+static bool
+is_over(struct signals *s)
+{
+    return atomic_load_explicit(&s->over, memory_order_acquire) != 0;
+}
+
+/* From the third signal on the system decides: it ends the process. */
+static void
+let_go(struct signals *s)
+{
+    /* SIG-1 seq_cst: stored before over is read. Partner: signals_end stores
+     * over, then reads this. */
+    atomic_store_explicit(&s->let_go, 1, memory_order_seq_cst);
+    pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);
+    while (!is_over(s)) {
+        tp_futex_wait(&s->over, 0, TP_NEVER);
+    }
+}
+
+static void *
+signals_main(void *arg)
+{
+    struct signals *s = arg;
+    int sig;
+    pthread_setname_np(pthread_self(), "troupe-signals");
+    for (unsigned nth = 1; sigwait(&s->set, &sig) == 0 && !is_over(s); nth++) {
+        int none = 0;
+        /* relaxed: read after the thread was joined. */
+        atomic_compare_exchange_strong_explicit(
+            &s->first, &none, sig, memory_order_relaxed, memory_order_relaxed);
+        tp_interrupt();
+        if (nth == 2) {
+            let_go(s);
+            break;
+        }
+    }
+    return NULL;
+}
+
+static bool
+signals_begin(struct signals *s)
+{
+    memset(s, 0, sizeof *s);
+    sigemptyset(&s->set);
+    sigaddset(&s->set, SIGINT);
+    sigaddset(&s->set, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &s->set, &s->old);
+    if (pthread_create(&s->thread, NULL, signals_main, s) == 0) {
+        return true;
+    }
+    pthread_sigmask(SIG_SETMASK, &s->old, NULL);
+    return false;
+}
+
+static int
+signals_end(struct signals *s)
+{
+    /* SIG-1 seq_cst: see let_go. */
+    atomic_store_explicit(&s->over, 1, memory_order_seq_cst);
+    tp_futex_wake(&s->over, 1);
+    /* SIG-1 seq_cst: see let_go. */
+    if (atomic_load_explicit(&s->let_go, memory_order_seq_cst) == 0) {
+        pthread_kill(s->thread, SIGTERM); /* out of sigwait */
+    }
+    pthread_join(s->thread, NULL);
+    pthread_sigmask(SIG_SETMASK, &s->old, NULL);
+    /* relaxed: the thread was joined. */
+    return atomic_load_explicit(&s->first, memory_order_relaxed);
+}
+
 static bool
 is_ordinary(const struct tp_reason *r)
 {
@@ -172,15 +258,24 @@ run_root(const struct troupe_config *config, struct tp_lua *t,
 {
     struct tp_run_config core = core_config(config);
     struct tp_reason *reason;
+    struct signals signals;
     t->silent = true;
+    if (config->handle_signals && !signals_begin(&signals)) {
+        tp_lua_free(t);
+        return TROUPE_ESYSTEM;
+    }
     int rc = tp_run(&core, NULL, &tp_lua_class, t, &reason);
+    tp_log_flush();
+    if (config->handle_signals) {
+        out->signal = signals_end(&signals);
+    }
     if (rc != 0) {
         tp_lua_free(t);
         return rc;
     }
     if (tp_halted(&out->exit_code)) {
         out->exited = true;
-    } else if (!is_ordinary(reason)) {
+    } else if (!is_ordinary(reason) && out->signal == 0) {
         out->exit_code = EXIT_FAILURE;
         out->error = reason_text(reason);
         rc = TROUPE_EFAILED;
@@ -214,8 +309,7 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
     struct tp_msg *m = boot_message(argc + 1, all);
     tp_set_args(argc + 1, all);
     tp_free(all);
-    struct tp_lua *t =
-        m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
     return t == NULL ? TROUPE_ENOMEM : run_root(config, t, out);
 }
 

@@ -295,7 +295,8 @@ tp_reason_of_error(lua_State *L, int status)
         if (text != NULL && strstr(text, "not enough memory") != NULL) {
             return tp_reason_const(TP_REASON_MEMORY);
         }
-        push_failure(L, "error", text == NULL ? "error in error handling" : text);
+        push_failure(L, "error",
+                     text == NULL ? "error in error handling" : text);
         lua_pushliteral(L, ""); /* the stack is gone */
         lua_setfield(L, -2, "traceback");
         lua_getfield(L, -1, "message");
@@ -620,12 +621,10 @@ raise_killed(lua_State *L)
 {
     struct tp_actor *a = tp_actor_self();
     tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
-    bool deadlock =
-        a->reason != NULL && a->reason->kind == TP_REASON_DEADLOCK;
+    bool deadlock = a->reason != NULL && a->reason->kind == TP_REASON_DEADLOCK;
     tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
-    return luaL_error(L, "%s",
-                      troupe_strerror(deadlock ? TROUPE_EDEADLOCK
-                                               : TROUPE_EKILLED));
+    return luaL_error(
+        L, "%s", troupe_strerror(deadlock ? TROUPE_EDEADLOCK : TROUPE_EKILLED));
 }
 
 int

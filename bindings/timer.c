@@ -101,8 +101,8 @@ int
 tp_l_cancel(lua_State *L)
 {
     lua_Number id = luaL_checknumber(L, 1);
-    bool won = id >= 1 && id < 9007199254740992.0 &&
-               tp_send_cancel((uint64_t)id);
+    bool won =
+        id >= 1 && id < 9007199254740992.0 && tp_send_cancel((uint64_t)id);
     lua_pushboolean(L, won);
     return 1;
 }

@@ -262,6 +262,17 @@ function helper.elsewhere(fn, ...)
   return unpack(answer, 1, answer.n)
 end
 
+--- The error of troupe.<name>(...), called from Lua code as users do, so that
+-- the text names the function.
+function helper.misuse(name, ...)
+  local call = assert(loadstring("require('troupe')." .. name .. "(...)", "=misuse"))
+  local ok, err = pcall(call, ...)
+  if ok then
+    error("no error was raised", 2)
+  end
+  return err
+end
+
 -- --------------------------------------------------------------- processes
 
 --- One word of a shell command.

@@ -239,7 +239,7 @@ find_program(BUSTED busted REQUIRED)
 tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
-tp_test(codec_test LUA TIMEOUT 60)
+tp_test(codec_test LUA TIMEOUT 180)
 
 # --------------------------------------------------------------- Lua specs --
 

@@ -6,8 +6,10 @@
 #include "actor/actor.h"
 
 #include "actor/call.h"
+#include "actor/group.h"
 #include "actor/link.h"
 #include "actor/mailbox.h"
+#include "actor/registry.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +57,7 @@ tell(struct tp_slot *s, troupe_pid pid)
     if (mine) {
         tp_owed_fail(&owed, reason);
         tp_links_tell(pid, &links, reason);
-        tp_monitors_tell(pid, &s->lock, &watchers, reason);
+        tp_monitors_tell(&s->lock, &watchers, reason);
         tp_reason_unref(reason);
     }
     return mine;
@@ -122,7 +124,12 @@ static _Noreturn void
 finish(struct tp_actor *a)
 {
     a->finishing = true;
+    tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
+    final_reason_locked(a); /* from here on nobody changes it */
+    tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
     tp_mailbox_close(a);
+    tp_names_release(a);
+    tp_groups_release(a);
     tp_wait_timer_fini(&a->wait_timer);
     tp_monitors_fini(a);
     tp_call_fini(a);
@@ -166,8 +173,8 @@ reap(struct tp_slot *s)
 {
     struct tp_actor *a = s->actor;
     /* relaxed: set before the root could end. */
-    bool root = atomic_load_explicit(&tp_actor_root, memory_order_relaxed) ==
-                a->pid;
+    bool root =
+        atomic_load_explicit(&tp_actor_root, memory_order_relaxed) == a->pid;
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     struct tp_reason *reason = final_reason_locked(a);
     s->actor = NULL;
@@ -272,6 +279,12 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     s->actor = a;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    if (opts->name != NULL) {
+        rc = tp_name_claim(a, opts->name, opts->name_len, opts->out_holder);
+        if (rc != 0) {
+            goto fail_name;
+        }
+    }
     rc = tp_spawn_ties(opts, a);
     if (rc != 0) {
         goto fail_ties;
@@ -280,9 +293,16 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
     *out_pid = a->pid;
     tp_slot_start(s);
+    if (opts->name != NULL) {
+        tp_name_born(a, true);
+    }
     return 0;
 
 fail_ties:
+    if (opts->name != NULL) {
+        tp_name_born(a, false);
+    }
+fail_name:
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     s->actor = NULL;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
@@ -431,7 +451,6 @@ tp_actor_end_all(enum tp_reason_kind root, enum tp_reason_kind others)
         atomic_load_explicit(&tp_actor_root, memory_order_relaxed);
     for (uint32_t i = 0; i < used; i++) {
         troupe_pid pid = tp_slot_pid(&tp_slots.base[i]);
-        tp_actor_end(pid,
-                     tp_reason_const(pid == root_pid ? root : others));
+        tp_actor_end(pid, tp_reason_const(pid == root_pid ? root : others));
     }
 }

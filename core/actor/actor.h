@@ -33,7 +33,11 @@
 struct tp_msg;
 
 /* What a full mailbox does with the next message. */
-enum tp_mail_policy { TP_MAIL_ERROR, TP_MAIL_BLOCK, TP_MAIL_DROP_NEW };
+enum tp_mail_policy {
+    TP_MAIL_ERROR,
+    TP_MAIL_BLOCK,
+    TP_MAIL_DROP_NEW
+};
 
 struct tp_actor_class {
     /* The actor's life, on its own stack. */
@@ -53,6 +57,9 @@ struct tp_spawn_opts {
     bool link;           /* to the spawner: erlang:spawn_link/3 */
     bool monitor;        /* by the spawner: erlang:spawn_monitor/3 */
     uint64_t *out_ref;   /* the monitor's reference */
+    const char *name;    /* its first name, before it runs; NULL: none */
+    size_t name_len;
+    troupe_pid *out_holder; /* who has it, with TROUPE_ENAME_TAKEN */
 };
 
 struct tp_mail_waiter {
@@ -75,19 +82,21 @@ struct tp_actor {
     struct tp_stack stack;
     char *low_water; /* lowest sp seen at a switch */
     uint64_t cpu_cycles;
-    bool finishing; /* in finish(): parking is refused */
+    bool finishing;     /* in finish(): parking is refused */
     troupe_pid room_of; /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer wait_timer;
     uint64_t call_seq;            /* last call made; call.c */
     struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
     uint32_t monitor_buckets;
     uint32_t monitor_count;
+    struct tp_pidset group_refs; /* own group monitors; group.c */
 
     /* under the slot's lock */
     struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */
     bool doomed;               /* an end was asked for from outside */
     bool told;                 /* 3 was done; too late to link or monitor */
     bool trap_exit;            /* exit signals become messages */
+    bool listed;               /* may be in names or groups; registry.h */
     struct tp_pidset links;    /* the other ends */
     struct tp_list watchers;   /* struct tp_monitor, by others */
     struct tp_list owed;       /* struct tp_owed, requests to be answered */
@@ -96,14 +105,14 @@ struct tp_actor {
     struct tp_msg *call_reply; /* the answer: a reply, */
     struct tp_reason *call_reason; /* or why there is none */
     uint32_t mail_limit;
-    uint32_t mail_count;       /* counted only with a limit */
+    uint32_t mail_count; /* counted only with a limit */
     uint8_t mail_policy;
     struct tp_mail_waiter *mail_waiters; /* senders parked for room, FIFO */
     uint32_t mail_waiter_first, mail_waiter_count, mail_waiter_capacity;
 
     /* under the registry's lock; registry.c, group.c */
     struct tp_list names;
-    struct tp_list groups;
+    struct tp_list groups; /* memberships, and group monitors */
 };
 
 /* The running actor, NULL outside of one. */
@@ -116,11 +125,13 @@ tp_actor_self(void)
 
 /*
  * A new actor runs class->main(arg). Takes arg on success. Fails: ENOMEM,
- * ELIMIT (max_actors or stacks), EKILLED (the runtime is stopping). opts may
- * be NULL. Any thread while the runtime lives.
+ * ELIMIT (max_actors or stacks), EKILLED (the runtime is stopping); with a
+ * name as tp_register; nothing of the actor is left then. opts may be NULL.
+ * Any thread while the runtime lives.
  */
-int tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
-             void *arg, troupe_pid *out_pid);
+int tp_spawn(const struct tp_spawn_opts *opts,
+             const struct tp_actor_class *class, void *arg,
+             troupe_pid *out_pid);
 
 /*
  * Parks the running actor until its wait epoch is ended or deadline_ns comes

@@ -76,7 +76,7 @@ tp_call(struct tp_actor *self, troupe_pid to, struct tp_msg *m,
 {
     *out_reply = NULL;
     *out_reason = NULL;
-    int rc = to == self->pid    ? TROUPE_ECALLING_SELF
+    int rc = to == self->pid   ? TROUPE_ECALLING_SELF
              : self->finishing ? TROUPE_EINVAL
                                : 0;
     if (rc == 0) {

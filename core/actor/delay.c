@@ -61,8 +61,7 @@ drop(struct tp_event *e)
 static bool
 matters(struct tp_event *e)
 {
-    return tp_mailbox_is_open(
-        tp_container_of(e, struct delayed, event)->to);
+    return tp_mailbox_is_open(tp_container_of(e, struct delayed, event)->to);
 }
 
 static bool

@@ -216,8 +216,7 @@ static int
 put_in_locked(struct tie *t, struct group *g, struct tp_actor *a)
 {
     struct tp_msg *events;
-    if (!tp_strmap_reserve(&members) ||
-        !events_new(g, a->pid, true, &events)) {
+    if (!tp_strmap_reserve(&members) || !events_new(g, a->pid, true, &events)) {
         return TROUPE_ENOMEM;
     }
     t->group = g;
@@ -334,8 +333,7 @@ static troupe_pid
 pick_locked(struct group *g)
 {
     while (g->count > 0) {
-        struct tp_list *l =
-            g->next == &g->members ? g->members.next : g->next;
+        struct tp_list *l = g->next == &g->members ? g->members.next : g->next;
         struct tie *t = tie_of(l);
         if (tp_mailbox_is_open(t->pid)) {
             g->next = l->next;
@@ -411,11 +409,10 @@ static int
 subscribe_locked(struct tie *t, struct tp_actor *self, const char *name,
                  size_t len, struct tp_msg **out_pids)
 {
-    if (!tp_mailbox_is_open(self->pid)) {
+    if (tp_registry_actor_locked(self->pid) == NULL) {
         return TROUPE_ENOPROC;
     }
-    struct group *g =
-        tp_strmap_reserve(&subs) ? open_locked(name, len) : NULL;
+    struct group *g = tp_strmap_reserve(&subs) ? open_locked(name, len) : NULL;
     if (g == NULL) {
         return TROUPE_ENOMEM;
     }
@@ -497,13 +494,13 @@ drop_locked(struct tie *t)
 void
 tp_groups_release(struct tp_actor *self)
 {
-    bool more = true;
+    bool more = tp_registry_is_listed(self);
     while (more) {
         lock();
         more = !tp_list_is_empty(&self->groups);
         if (more) {
-            drop_locked(tp_container_of(self->groups.next, struct tie,
-                                        on_actor));
+            drop_locked(
+                tp_container_of(self->groups.next, struct tie, on_actor));
         }
         unlock();
     }

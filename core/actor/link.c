@@ -116,17 +116,6 @@ push_down(struct tp_monitor *monitor, struct tp_reason *reason)
                 reason);
 }
 
-/* A notice that is lost would make somebody wait for ever, so this is the one
- * place that insists on memory. */
-static void
-send_notice(troupe_pid to, enum tp_msg_kind kind, troupe_pid from, uint64_t ref,
-            struct tp_reason *reason)
-{
-    struct tp_msg *m = tp_msg_new(sizeof reason);
-    tp_check(m != NULL);
-    push_notice(m, to, kind, from, ref, reason);
-}
-
 struct tp_reason *
 tp_notice_reason(struct tp_msg *m)
 {
@@ -142,7 +131,7 @@ tp_notice_release(struct tp_msg *m)
 }
 
 void
-tp_monitors_tell(troupe_pid dead, struct tp_mutex *lock, struct tp_list *told,
+tp_monitors_tell(struct tp_mutex *lock, struct tp_list *told,
                  struct tp_reason *reason)
 {
     for (;;) {
@@ -172,8 +161,7 @@ attach(struct tp_monitor *m)
         return false;
     }
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
-    if (s->actor != NULL && s->actor->pid == m->target &&
-        !s->actor->told) {
+    if (s->actor != NULL && s->actor->pid == m->target && !s->actor->told) {
         tp_list_push_back(&s->actor->watchers, &m->on_target);
         alive = true;
     }
@@ -205,8 +193,7 @@ tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
     if (self->finishing) {
         return TROUPE_EINVAL; /* its table is gone */
     }
-    if (self->monitor_count == self->monitor_buckets &&
-        table_grow(self) != 0) {
+    if (self->monitor_count == self->monitor_buckets && table_grow(self) != 0) {
         return TROUPE_ENOMEM;
     }
     struct tp_monitor *m = tp_calloc(1, sizeof *m);
@@ -295,8 +282,12 @@ tp_monitors_fini(struct tp_actor *self)
 static void
 signal_locked(struct tp_actor *a, troupe_pid from, struct tp_reason *reason)
 {
-    if (a->trap_exit) {
-        send_notice(a->pid, TP_MSG_EXIT, from, 0, reason);
+    struct tp_msg *m = a->trap_exit ? tp_msg_new(sizeof reason) : NULL;
+    if (m != NULL) {
+        push_notice(m, a->pid, TP_MSG_EXIT, from, 0, reason);
+    } else if (a->trap_exit) {
+        /* It cannot be told, and must not wait for ever. */
+        tp_actor_end_locked(a, tp_reason_const(TP_REASON_MEMORY));
     } else if (reason->kind != TP_REASON_NORMAL) {
         tp_actor_end_locked(a, tp_reason_ref(reason));
     }

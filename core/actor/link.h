@@ -61,8 +61,8 @@ void tp_monitors_fini(struct tp_actor *self);
 
 /* For finish: tells all of a list that was taken from an actor; lock is the
  * dead one's slot's. */
-void tp_monitors_tell(troupe_pid dead, struct tp_mutex *lock,
-                      struct tp_list *told, struct tp_reason *reason);
+void tp_monitors_tell(struct tp_mutex *lock, struct tp_list *told,
+                      struct tp_reason *reason);
 
 /* Releases what a TP_MSG_DOWN or TP_MSG_EXIT carries; tp_msg_drop calls it. */
 void tp_notice_release(struct tp_msg *m);

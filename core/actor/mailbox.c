@@ -7,11 +7,11 @@
 
 #include "actor/call.h"
 
-#define BODY_BITS 48
-#define BODY_MASK ((1ull << BODY_BITS) - 1)
-#define TAG_MASK 15ull
-#define TAG_PARKS 1ull
-#define TAG_CLOSED 2ull
+#define BODY_BITS   48
+#define BODY_MASK   ((1ull << BODY_BITS) - 1)
+#define TAG_MASK    15ull
+#define TAG_PARKS   1ull
+#define TAG_CLOSED  2ull
 #define EPOCH_SHIFT 4
 
 static uint64_t
@@ -79,8 +79,7 @@ push_open(struct tp_slot *s, troupe_pid to, struct tp_msg *m)
                 &s->inbox, &word, gen_part(gen) | (uint64_t)(uintptr_t)m,
                 memory_order_acq_rel, memory_order_acquire)) {
             if ((word & TAG_MASK) == TAG_PARKS) {
-                tp_unpark_at(to,
-                             (uint32_t)((word & BODY_MASK) >> EPOCH_SHIFT));
+                tp_unpark_at(to, (uint32_t)((word & BODY_MASK) >> EPOCH_SHIFT));
             }
             return 0;
         }
@@ -172,8 +171,8 @@ push_limited(struct tp_slot *s, troupe_pid to, struct tp_msg *m,
             drop = true;
         } else {
             rc = TROUPE_EFULL;
-            *out_blocks = a->mail_policy == TP_MAIL_BLOCK && self != NULL &&
-                          a != self;
+            *out_blocks =
+                a->mail_policy == TP_MAIL_BLOCK && self != NULL && a != self;
             if (*out_blocks && !add_waiter_locked(a, self)) {
                 rc = TROUPE_ENOMEM;
             }
@@ -196,8 +195,7 @@ push(troupe_pid to, struct tp_msg *m, struct tp_actor *self, bool *out_blocks)
     }
     /* relaxed: the flag is set before the pid is known to anybody. */
     uint64_t state = atomic_load_explicit(&s->state, memory_order_relaxed);
-    if (TP_UNLIKELY((state & TP_STATE_LIMITED) != 0) &&
-        counts(m)) {
+    if (TP_UNLIKELY((state & TP_STATE_LIMITED) != 0) && counts(m)) {
         return push_limited(s, to, m, self, out_blocks);
     }
     return push_open(s, to, m);

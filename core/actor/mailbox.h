@@ -36,7 +36,8 @@ enum tp_msg_kind {
     TP_MSG_DOWN,     /* ref, from: the dead; data: struct tp_reason * */
     TP_MSG_CALL,     /* as USER; from, ref: who waits for an answer; call.c */
     TP_MSG_EXIT,     /* from: a linked actor, or who called exit; as DOWN */
-    TP_MSG_TICK      /* as USER, of an interval timer; delay.c */
+    TP_MSG_TICK,     /* as USER, of an interval timer; delay.c */
+    TP_MSG_GROUP     /* from joined or left; ref; data: group.c */
 };
 
 void tp_mailbox_init(struct tp_slot *s, bool limited);

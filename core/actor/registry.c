@@ -41,11 +41,22 @@ tp_registry_actor_locked(troupe_pid pid)
     }
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     struct tp_actor *a = s->actor;
-    if (a != NULL && a->pid != pid) {
+    if (a != NULL && a->pid == pid && tp_mailbox_is_open(pid)) {
+        a->listed = true;
+    } else {
         a = NULL;
     }
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    return a != NULL && tp_mailbox_is_open(pid) ? a : NULL;
+    return a;
+}
+
+bool
+tp_registry_is_listed(struct tp_actor *self)
+{
+    tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
+    bool listed = self->listed;
+    tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
+    return listed;
 }
 
 static struct name *
@@ -149,6 +160,7 @@ tp_name_claim(struct tp_actor *a, const char *bytes, size_t len,
     if (n == NULL) {
         return TROUPE_ENOMEM;
     }
+    a->listed = true; /* not started: nobody else looks */
     lock();
     int rc = add_locked(n, a, out_holder);
     if (rc != 0) {
@@ -204,6 +216,9 @@ tp_whereis(const char *bytes, size_t len)
 void
 tp_names_release(struct tp_actor *self)
 {
+    if (!tp_registry_is_listed(self)) {
+        return;
+    }
     lock();
     release_locked(self);
     unlock();

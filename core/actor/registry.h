@@ -12,7 +12,10 @@
  *           Why an entry may hang in an actor that another thread runs: under
  *           the lock its mailbox was seen open. Its end closes the mailbox
  *           first and then takes this lock in tp_names_release. So it cannot
- *           be freed before we let go, and finds what we have added.
+ *           be freed before we let go, and finds what we have added. An actor
+ *           that nobody ever put on a list does not take the lock: "listed" is
+ *           set under its slot's lock where the open mailbox is seen, and read
+ *           under that lock once the mailbox is closed.
  * Threads:  any, unless said otherwise.
  * Locks:    TP_RANK_REGISTRY, then TP_RANK_SLOT and higher.
  * Memory:   names are copied.
@@ -80,6 +83,9 @@ extern struct tp_mutex tp_registry_lock; /* rank REGISTRY */
 /* The actor, if its mailbox is open; lists in it may be changed until the lock
  * is free. NULL: dead or ending. */
 struct tp_actor *tp_registry_actor_locked(troupe_pid pid);
+
+/* For finish, after tp_mailbox_close: may something be on the lists? */
+bool tp_registry_is_listed(struct tp_actor *self);
 
 /* Where names go, in the form of tp_names. */
 struct tp_name_sink {

@@ -57,8 +57,8 @@ split(struct tp_strmap *m)
         if (m->capacity > UINT32_MAX / 4) {
             return;
         }
-        struct tp_strnode **b = tp_realloc(
-            m->buckets, 2 * (size_t)m->capacity * sizeof *m->buckets);
+        struct tp_strnode **b = tp_realloc(m->buckets, 2 * (size_t)m->capacity *
+                                                           sizeof *m->buckets);
         if (b == NULL) {
             return;
         }

@@ -49,7 +49,8 @@ extern "C" {
     X(ESYSTEM, -13, "a system call failed, see errno")                         \
     X(EDEADLOCK, -14, "every actor waits for a message that cannot come")      \
     X(ECALLING_SELF, -15, "an actor cannot call itself")                       \
-    X(ENO_REPLY, -16, "the request was dropped without a reply")
+    X(ENO_REPLY, -16, "the request was dropped without a reply")               \
+    X(ENAME_TAKEN, -17, "the name is taken")
 
 enum troupe_error {
 #define X(name, value, text) TROUPE_##name = value,
@@ -80,6 +81,9 @@ struct troupe_config {
     size_t stack_reserve; /* bytes of address space; default: 256 KiB */
     size_t stack_guard;   /* bytes below it; default: 256 KiB */
     uint64_t slice_ns;    /* longest run of an actor; default: 2 ms */
+    bool handle_signals;  /* SIGINT and SIGTERM: the first sends the root exit
+                             "shutdown", the second kills all actors, a third
+                             one acts as if the runtime were not there */
 };
 
 TROUPE_API void troupe_config_init(struct troupe_config *config);
@@ -87,6 +91,7 @@ TROUPE_API void troupe_config_init(struct troupe_config *config);
 struct troupe_result {
     bool exited;   /* os.exit was called */
     int exit_code; /* its code; else 0, or 1 when the root failed */
+    int signal;    /* handle_signals: the first one that came, else 0 */
     char *error;   /* what was wrong, with a traceback; NULL: nothing */
 };
 

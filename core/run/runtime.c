@@ -8,6 +8,7 @@
 
 #include "actor/call.h"
 #include "actor/delay.h"
+#include "actor/group.h"
 #include "actor/link.h"
 #include "mem/slab.h"
 #include "sched/monitor.h"
@@ -27,6 +28,7 @@ static struct {
     bool stopping;
     bool halted;
     int halt_code;
+    unsigned interrupts;
     /* the run's thread, and reap of the root */
     struct tp_reason *root_reason;
     /* any thread, atomic */
@@ -91,6 +93,31 @@ tp_halted(int *out_code)
     return halted;
 }
 
+void
+tp_interrupt(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    bool active = rt.active;
+    unsigned nth = ++rt.interrupts;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+    /* STOP-3 seq_cst: read after the interrupt was counted. Partner:
+     * on_root_end stores it, then reads the count. */
+    bool ended = atomic_load_explicit(&rt.root_ended, memory_order_seq_cst);
+    if (!active) {
+        return;
+    }
+    if (nth > 1) {
+        stop_all(TP_REASON_KILLED, TP_REASON_KILLED);
+    } else if (ended) {
+        stop_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+    } else {
+        /* relaxed: set before any other thread was started. */
+        tp_exit_signal(
+            0, atomic_load_explicit(&tp_actor_root, memory_order_relaxed),
+            tp_reason_const(TP_REASON_SHUTDOWN));
+    }
+}
+
 /* All workers sleep, nothing is queued. */
 static bool
 quiescent(void)
@@ -118,9 +145,13 @@ static void
 on_root_end(struct tp_reason *reason)
 {
     rt.root_reason = reason;
-    /* relaxed: read by a worker that found this one idle (IDLE-1). */
-    atomic_store_explicit(&rt.root_ended, true, memory_order_relaxed);
-    if (is_failure(reason)) {
+    /* STOP-3 seq_cst: stored before the interrupts are counted. Partner:
+     * tp_interrupt. */
+    atomic_store_explicit(&rt.root_ended, true, memory_order_seq_cst);
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    bool interrupted = rt.interrupts > 0;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+    if (interrupted || is_failure(reason)) {
         stop_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
     }
 }
@@ -153,9 +184,8 @@ worker_main(void *arg)
 static void
 block_signals(sigset_t *old)
 {
-    static const int open[] = {SIGURG,  SIGSEGV, SIGBUS,
-                               SIGFPE,  SIGILL,  SIGTRAP,
-                               SIGABRT, SIGSYS,  SIGPROF};
+    static const int open[] = {SIGURG,  SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+                               SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
     sigset_t set;
     sigfillset(&set);
     for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
@@ -197,6 +227,7 @@ claim(void)
     if (mine) {
         rt.active = true;
         rt.stopping = rt.halted = false;
+        rt.interrupts = 0;
         rt.root_reason = NULL;
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
@@ -292,10 +323,9 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     }
     rc = tp_timers_init();
     if (rc == 0) {
-        rc = tp_sched_init(count,
-                           config->slice_ns == 0 ? SLICE_NS_DEFAULT
-                                                 : config->slice_ns,
-                           &tp_actor_sched_ops);
+        rc = tp_sched_init(
+            count, config->slice_ns == 0 ? SLICE_NS_DEFAULT : config->slice_ns,
+            &tp_actor_sched_ops);
     }
     if (rc != 0) {
         goto fail_sched;
@@ -310,6 +340,8 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         *out_reason = rt.root_reason;
     }
     tp_monitor_stop();
+    tp_groups_fini();
+    tp_names_fini();
 fail_monitor:
     tp_sched_fini();
 fail_sched:

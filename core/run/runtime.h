@@ -48,6 +48,13 @@ void tp_halt(int code);
 /* True and the code if the last run was halted. */
 bool tp_halted(int *out_code);
 
+/*
+ * A request from outside to end. The first one sends the root an exit signal
+ * "shutdown", and all end with the root; once the root is gone, it ends all.
+ * The second one kills all. Any thread.
+ */
+void tp_interrupt(void);
+
 /* Something outside (I/O, the blocking pool, a host) may make an actor
  * runnable: the run does not end meanwhile. */
 void tp_external_begin(void);

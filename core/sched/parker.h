@@ -17,7 +17,11 @@
 
 #include <errno.h>
 
-enum { TP_PARKER_EMPTY, TP_PARKER_PARKED, TP_PARKER_PERMIT };
+enum {
+    TP_PARKER_EMPTY,
+    TP_PARKER_PARKED,
+    TP_PARKER_PERMIT
+};
 
 struct tp_parker {
     _Atomic uint32_t word; /* any thread, atomic */
@@ -43,8 +47,9 @@ tp_parker_park(struct tp_parker *p, uint64_t deadline_ns)
         int rc = 0;
         /* relaxed: a look whether to sleep; the exchange below is the
          * acquire. */
-        while (rc == 0 && atomic_load_explicit(&p->word, memory_order_relaxed) ==
-                              TP_PARKER_PARKED) {
+        while (rc == 0 &&
+               atomic_load_explicit(&p->word, memory_order_relaxed) ==
+                   TP_PARKER_PARKED) {
             rc = tp_futex_wait(&p->word, TP_PARKER_PARKED, deadline_ns);
         }
     }

@@ -33,26 +33,26 @@
 #include <troupe.h>
 
 #define TP_PID_INDEX_BITS 20
-#define TP_PID_GEN_BITS 27
-#define TP_MAX_ACTORS (1u << TP_PID_INDEX_BITS)
-#define TP_GEN_MASK ((1u << TP_PID_GEN_BITS) - 1)
+#define TP_PID_GEN_BITS   27
+#define TP_MAX_ACTORS     (1u << TP_PID_INDEX_BITS)
+#define TP_GEN_MASK       ((1u << TP_PID_GEN_BITS) - 1)
 
 /* Who owns the stack, and which list holds the actor. */
 enum tp_state {
-    TP_VACANT = 0,  /* no stack; free list or being born */
-    TP_QUEUED,      /* stack at rest; one run queue or wake slot holds it */
-    TP_RUNNING,     /* the stack is in use by one worker; no list */
-    TP_NOTIFIED,    /* as RUNNING, and its current wait is already over */
-    TP_PARKED,      /* stack at rest; no list, a waker will queue it */
-    TP_DONE         /* finalised; the worker is taking it apart */
+    TP_VACANT = 0, /* no stack; free list or being born */
+    TP_QUEUED,     /* stack at rest; one run queue or wake slot holds it */
+    TP_RUNNING,    /* the stack is in use by one worker; no list */
+    TP_NOTIFIED,   /* as RUNNING, and its current wait is already over */
+    TP_PARKED,     /* stack at rest; no list, a waker will queue it */
+    TP_DONE        /* finalised; the worker is taking it apart */
 };
 
-#define TP_STATE_MASK 7ull
-#define TP_STATE_DOOMED (1ull << 3)
-#define TP_STATE_LIMITED (1ull << 4)
-#define TP_STATE_GEN_SHIFT 5
+#define TP_STATE_MASK        7ull
+#define TP_STATE_DOOMED      (1ull << 3)
+#define TP_STATE_LIMITED     (1ull << 4)
+#define TP_STATE_GEN_SHIFT   5
 #define TP_STATE_EPOCH_SHIFT 32
-#define TP_STATE_EPOCH_ONE (1ull << TP_STATE_EPOCH_SHIFT)
+#define TP_STATE_EPOCH_ONE   (1ull << TP_STATE_EPOCH_SHIFT)
 
 struct tp_actor;
 struct tp_fiber;

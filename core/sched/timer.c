@@ -15,10 +15,10 @@
 
 #include <string.h>
 
-#define ARITY 4u
-#define FIRE_BATCH 64
+#define ARITY         4u
+#define FIRE_BATCH    64
 #define ID_INDEX_BITS 24
-#define ID_GEN_MASK ((1u << 28) - 1)
+#define ID_GEN_MASK   ((1u << 28) - 1)
 
 struct id_entry {
     struct tp_event *event; /* NULL: free */
@@ -483,8 +483,8 @@ static bool
 node_matters(struct tp_timer_node *n)
 {
     if (n->kind == TP_TIMER_WAIT) {
-        return wanted_deadline(tp_container_of(n, struct tp_wait_timer,
-                                               node)) != TP_NEVER;
+        return wanted_deadline(
+                   tp_container_of(n, struct tp_wait_timer, node)) != TP_NEVER;
     }
     struct tp_event *e = tp_container_of(n, struct tp_event, node);
     return e->matters(e);

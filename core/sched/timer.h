@@ -27,7 +27,10 @@
 
 #define TP_NEVER UINT64_MAX
 
-enum tp_timer_kind { TP_TIMER_WAIT, TP_TIMER_EVENT };
+enum tp_timer_kind {
+    TP_TIMER_WAIT,
+    TP_TIMER_EVENT
+};
 
 struct tp_timer_node {
     /* lock */

@@ -82,8 +82,8 @@ wake_slot_put(struct tp_worker *w, struct tp_slot *s)
 {
     /* WS-1 acq_rel: publishes s to the monitor that may pass it on, and sees
      * it when it comes back. Partner: monitor.c, wake_slot_take. */
-    struct tp_slot *old = atomic_exchange_explicit(&w->wake_slot, s,
-                                                   memory_order_acq_rel);
+    struct tp_slot *old =
+        atomic_exchange_explicit(&w->wake_slot, s, memory_order_acq_rel);
     if (old != NULL) {
         tp_runq_push(tp_sched.runq, w->index, &old->qnode);
         wake_one(-1);
@@ -253,9 +253,8 @@ tp_wait_abandon(struct tp_slot *self)
         next = ((word & ~TP_STATE_MASK) | TP_RUNNING) + TP_STATE_EPOCH_ONE;
         /* ST-1 acquire: sees what a waker did that had notified us.
          * relaxed: tried again. */
-    } while (!atomic_compare_exchange_weak_explicit(&self->state, &word, next,
-                                                    memory_order_acquire,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(
+        &self->state, &word, next, memory_order_acquire, memory_order_relaxed));
 }
 
 static bool
@@ -272,10 +271,14 @@ tp_worker_checkpoint_slow(void)
     struct tp_worker *w = tp_worker_self();
     /* relaxed: a request to hurry, repeated by the monitor. */
     atomic_store_explicit(&w->resched, false, memory_order_relaxed);
+    /* relaxed: a look; run_slice is the acquire. */
+    bool doomed =
+        (atomic_load_explicit(&w->current->state, memory_order_relaxed) &
+         TP_STATE_DOOMED) != 0;
     /* relaxed: a hint that something else is there to run. */
-    if (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
-        is_doomed(w->current) ||
-        tp_runq_has_work(tp_sched.runq) ||
+    if (doomed ||
+        atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+        is_doomed(w->current) || tp_runq_has_work(tp_sched.runq) ||
         tp_timers_earliest() <= tp_now_ns()) {
         tp_worker_yield(w->current);
     }
@@ -298,9 +301,8 @@ after_park(struct tp_worker *w, struct tp_slot *s)
         /* ST-1 release: the stack and all that the actor wrote, for the worker
          * that runs it next. acquire: what its waker wrote. relaxed: tried
          * again. */
-    } while (!atomic_compare_exchange_weak_explicit(&s->state, &word, next,
-                                                    memory_order_acq_rel,
-                                                    memory_order_relaxed));
+    } while (!atomic_compare_exchange_weak_explicit(
+        &s->state, &word, next, memory_order_acq_rel, memory_order_relaxed));
     if (tp_state_of(next) == TP_QUEUED) {
         wake_slot_put(w, s);
     }
@@ -339,8 +341,7 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
     w->slice_start_cycles = tp_cycles();
     /* relaxed: only this thread writes; the monitor samples. */
     atomic_store_explicit(
-        &w->slice,
-        atomic_load_explicit(&w->slice, memory_order_relaxed) + 1,
+        &w->slice, atomic_load_explicit(&w->slice, memory_order_relaxed) + 1,
         memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&w->in_actor, true, memory_order_relaxed);
@@ -593,8 +594,8 @@ tp_sched_init(unsigned workers, uint64_t slice_ns,
     if (workers == 0 || workers > TP_WORKERS_MAX) {
         return TROUPE_EINVAL;
     }
-    tp_sched.workers = tp_aligned_alloc(
-        TP_CACHELINE, workers * sizeof(struct tp_worker));
+    tp_sched.workers =
+        tp_aligned_alloc(TP_CACHELINE, workers * sizeof(struct tp_worker));
     if (tp_sched.workers == NULL) {
         return TROUPE_ENOMEM;
     }

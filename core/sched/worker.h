@@ -26,7 +26,11 @@
 #include <pthread.h>
 
 /* What an actor asks of its worker when it switches out. */
-enum tp_after { TP_AFTER_PARK, TP_AFTER_YIELD, TP_AFTER_EXIT };
+enum tp_after {
+    TP_AFTER_PARK,
+    TP_AFTER_YIELD,
+    TP_AFTER_EXIT
+};
 
 struct tp_worker_stats {
     uint64_t switches; /* slices run */
@@ -46,7 +50,7 @@ struct tp_worker {
     struct tp_slot *current;
     enum tp_after after;
     unsigned slot_streak; /* slices in a row taken from the wake slot */
-    bool woken; /* has left idle() and taken nothing since */
+    bool woken;           /* has left idle() and taken nothing since */
     uint32_t seed;
     uint64_t timer_check_cycles;
     uint64_t slice_start_cycles;
@@ -133,7 +137,8 @@ void tp_slot_done(struct tp_slot *self);
 /* Never returns. */
 _Noreturn void tp_worker_exit(struct tp_slot *self);
 
-/* Yields if the slice is used up and something else waits to run. Cheap. */
+/* Yields if the slice is used up and something else waits to run, or the actor
+ * is doomed. Cheap. */
 void tp_worker_checkpoint_slow(void);
 
 /* -- for anybody --------------------------------------------------------- */

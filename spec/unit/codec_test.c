@@ -971,7 +971,7 @@ static void
 failed_sends_keep_memory_flat(void **state)
 {
     struct fixture *f = *state;
-    run(f->from, "big = {} for i = 1, 100 do big[i] = {i, name = 'n' .. i} end "
+    run(f->from, "big = {} for i = 1, 30 do big[i] = {i, name = 'n' .. i} end "
                  "local t = print for i = 1, 40 do t = {t} end big.zz = t");
     lua_settop(f->from, 0);
     lua_getglobal(f->from, "big");
@@ -1324,7 +1324,7 @@ random_values_keep_their_shape(void **state)
     struct fixture *f = *state;
     const char *fixed = getenv("CODEC_SEED");
     unsigned long first = (unsigned long)(tp_now_ns() % 1000000000) + 1;
-    unsigned long rounds = 1500;
+    unsigned long rounds = 300;
     if (fixed != NULL) {
         first = strtoul(fixed, NULL, 10);
         rounds = 1;
@@ -1354,7 +1354,7 @@ both_ways_of_reading_tables_agree(void **state)
     bool was = tp_codec_use_raw(true);
     lua_register(f->from, "light", is_light);
     run(f->from, property_source);
-    for (int seed = 1; seed < 300; seed++) {
+    for (int seed = 1; seed < 100; seed++) {
         char source[100];
         tp_codec_use_raw(false);
         snprintf(source, sizeof source, "value = make(%d) return value", seed);
