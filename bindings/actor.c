@@ -5,6 +5,7 @@
  * Tests: spec/lua/spawn_spec.lua, spec/lua/join_spec.lua
  */
 #include "actor/link.h"
+#include "actor/registry.h"
 #include "bind.h"
 #include "run/runtime.h"
 
@@ -125,6 +126,20 @@ opt_monitor(lua_State *L, struct spawn_args *s)
 }
 
 static void
+opt_name(lua_State *L, struct spawn_args *s)
+{
+    size_t len = 0;
+    const char *name =
+        lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &len) : NULL;
+    if (name == NULL || len == 0 || len > TP_NAME_MAX) {
+        luaL_error(L, "option 'name' must be a string of 1 to %d bytes",
+                   TP_NAME_MAX);
+    }
+    s->core.name = name; /* the options table keeps it */
+    s->core.name_len = len;
+}
+
+static void
 opt_priority(lua_State *L, struct spawn_args *s)
 {
     const char *v = lua_tostring(L, -1);
@@ -145,6 +160,7 @@ static const struct {
     {"priority", opt_priority},
     {"link", opt_link},
     {"monitor", opt_monitor},
+    {"name", opt_name},
 };
 
 static void
@@ -188,6 +204,7 @@ encode_boot(lua_State *L, int first)
         luaL_error(L, "not enough memory");
     }
     memcpy(m->data, b->p, b->len);
+    tp_scratch_done();
     return m;
 }
 
@@ -207,6 +224,7 @@ spawn(lua_State *L, struct spawn_args *s, int first)
 {
     struct tp_actor *self = tp_check_actor(L);
     troupe_pid pid;
+    troupe_pid holder = 0;
     uint64_t ref = 0;
     check_what(L, first);
     struct tp_msg *m = encode_boot(L, first);
@@ -219,10 +237,11 @@ spawn(lua_State *L, struct spawn_args *s, int first)
         return tp_push_error(L, TROUPE_ENOMEM);
     }
     s->core.out_ref = &ref;
+    s->core.out_holder = &holder;
     int rc = tp_spawn(&s->core, &tp_lua_class, t, &pid);
     if (rc != 0) {
         tp_lua_free(t);
-        return tp_push_error(L, rc);
+        return tp_push_taken(L, rc, holder);
     }
     tp_actor_checkpoint();
     tp_push_pid(L, pid);

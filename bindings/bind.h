@@ -29,18 +29,21 @@ enum tp_jit_mode {
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
     struct tp_arena arena;
-    lua_State *L;         /* its state; NULL before birth and after close */
-    bool borrowed;        /* L is a coroutine of the host's state */
-    bool jit_on;          /* compiles; counted in the budget */
-    uint8_t jit_mode;     /* enum tp_jit_mode */
-    bool silent;          /* its failure is told to the caller of run, only */
-    struct tp_msg *boot;  /* function or name, and arguments; until started */
-    struct tp_msg *owned; /* messages a C frame works on, freed at the end */
-    struct tp_env *env;   /* package.path and friends */
-    uint64_t hot_cycles;  /* used so far, sampled when it waits */
-    uint32_t mail_ops;    /* messages taken; a predicate must take none */
-    int *out_status;      /* borrowed: where the result of its pcall goes */
-    char source[64];      /* what it runs, for the log */
+    lua_State *L;           /* its state; NULL before birth and after close */
+    size_t memory_limit;    /* bytes, 0: none */
+    bool borrowed;          /* L is a coroutine of the host's state */
+    bool jit_on;            /* compiles; counted in the budget */
+    uint8_t jit_mode;       /* enum tp_jit_mode */
+    bool silent;            /* its failure is told to the caller of run, only */
+    struct tp_msg *boot;    /* function or name, and arguments; until started */
+    struct tp_msg *owned;   /* messages a C frame works on, freed at the end */
+    struct tp_env *env;     /* package.path and friends */
+    uint64_t hot_cycles;    /* used so far, sampled when it waits */
+    uint32_t mail_ops;      /* messages taken; a predicate must take none */
+    int *out_status;        /* borrowed: where the result of its pcall goes */
+    char source[64];        /* what it runs, for the log */
+    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
+    struct tp_buf *scratch; /* see tp_scratch */
 };
 
 extern const struct tp_actor_class tp_lua_class;
@@ -84,8 +87,35 @@ void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
 void tp_own(struct tp_lua *t, struct tp_msg *m);
 void tp_disown(struct tp_lua *t, struct tp_msg *m);
 
-/* This thread's scratch buffer for an encode; empty. */
+/*
+ * A buffer for an encode, empty; NULL without memory. It is the running
+ * actor's until tp_scratch_done gives it back to the thread: an encode may be
+ * preempted, given up or ended by an error, and the buffer then stays with the
+ * actor.
+ */
 struct tp_buf *tp_scratch(void);
+void tp_scratch_done(void);
+
+/* -- vm.c ---------------------------------------------------------------- */
+
+/* Finds out where LuaJIT's interpreter lies; once. */
+void tp_vm_init(void);
+
+/* "signal", "hook" or "off": how Lua code is made to yield. */
+const char *tp_vm_preemption(void);
+
+/* In a new state: learns what may be known of it, installs the hook where
+ * signals cannot be used. */
+void tp_vm_open(lua_State *L, struct tp_lua *t);
+
+bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
+bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
+
+/* Gives back the machine code of a state that cannot be closed. */
+void tp_vm_free_code(struct tp_lua *t);
+
+/* Switches compilation on, if the budget allows. May raise. */
+void tp_jit_enable(lua_State *L, struct tp_lua *t);
 
 /* -- loader.c ------------------------------------------------------------ */
 
@@ -125,8 +155,27 @@ int tp_exit_process(lua_State *L, struct tp_actor *a, int code);
 /* Sets the metatable that all pids share. */
 void tp_open_pids(lua_State *L);
 
-/* A pid from a pid or, later, a name; raises an argument error. */
+/* A pid from a pid or a registered name, which is looked up at each call; 0,
+ * which is no actor, for a name that nobody has; raises an argument error. */
 troupe_pid tp_check_pid(lua_State *L, int arg);
+
+/* A name: a string of 1 to TP_NAME_MAX bytes; raises an argument error. */
+const char *tp_check_name(lua_State *L, int arg, const char *what,
+                          size_t *out_len);
+
+/* Pushes the array of names in m, of tp_names or tp_groups; frees m. Returns
+ * 1. */
+int tp_push_names(lua_State *L, struct tp_msg *m);
+
+/* As tp_push_error, and the holder with TROUPE_ENAME_TAKEN. */
+int tp_push_taken(lua_State *L, int code, troupe_pid holder);
+
+/* Pushes a TP_MSG_GROUP as the table that Lua sees. */
+void tp_push_group_event(lua_State *L, const struct tp_msg *m);
+
+/* Makes the table of troupe.pg. */
+int tp_open_pg(lua_State *L);
+
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
 /* Seconds at arg to a deadline: nil, none, huge: TP_NEVER; 0 or less: 0, which
@@ -160,11 +209,13 @@ int tp_l_join(lua_State *L);
 int tp_l_kill(lua_State *L);
 int tp_l_link(lua_State *L);
 int tp_l_monitor(lua_State *L);
+int tp_l_names(lua_State *L);
 int tp_l_now(lua_State *L);
 int tp_l_os_exit(lua_State *L);
 int tp_l_print(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);
+int tp_l_register(lua_State *L);
 int tp_l_reply(lua_State *L);
 int tp_l_self(lua_State *L);
 int tp_l_send(lua_State *L);
@@ -178,6 +229,8 @@ int tp_l_spawn_monitor(lua_State *L);
 int tp_l_spawn_opt(lua_State *L);
 int tp_l_trap_exit(lua_State *L);
 int tp_l_unlink(lua_State *L);
+int tp_l_unregister(lua_State *L);
+int tp_l_whereis(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
 

@@ -82,7 +82,8 @@ struct tp_codec_ops {
      */
     bool (*encode_handle)(lua_State *L, int idx, struct tp_buf *out);
 
-    /* Push the value that a handle has become. May raise. */
+    /* Push the value that a handle has become. May raise; handles earlier in
+     * the message may have been decoded by then. */
     void (*decode_handle)(lua_State *L, uint32_t kind, const void *payload,
                           size_t n);
 
@@ -121,8 +122,10 @@ int tp_encode_n(lua_State *L, int first, int count, const char *what,
                 struct tp_buf *out);
 
 /*
- * Push the values in p[0..n); returns how many. Raises: memory errors of L, a
- * module that a function needs and that cannot be loaded here, damaged input.
+ * Push the values in p[0..n); returns how many. Raises: memory errors of L
+ * (inside bytecode and require as an ordinary error with the text "not enough
+ * memory"), a module that a function needs and that cannot be loaded here,
+ * damaged input. A function gets this state's globals as its environment.
  */
 int tp_decode(lua_State *L, const void *p, size_t n);
 

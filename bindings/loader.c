@@ -204,6 +204,7 @@ remember(lua_State *L, const char *path, const struct stat *st)
     size_t path_len = strlen(path) + 1;
     struct code *c = tp_malloc(sizeof *c + path_len + b->len);
     if (c == NULL) {
+        tp_scratch_done();
         return;
     }
     c->hash = hash_text(path);
@@ -215,6 +216,7 @@ remember(lua_State *L, const char *path, const struct stat *st)
     c->len = b->len;
     memcpy(c->data, path, path_len);
     memcpy(c->data + path_len, b->p, b->len);
+    tp_scratch_done();
     cache_put(c);
 }
 
@@ -430,6 +432,29 @@ is_builtin_preload(const char *name)
     return false;
 }
 
+/* Pushes what stands for the function on top in a message: itself; a C
+ * function's address; or why it cannot be sent, after a '!'. */
+static void
+push_preload(lua_State *L)
+{
+    if (lua_iscfunction(L, -1)) {
+        lua_pushfstring(L, "%p", (void *)(uintptr_t)lua_tocfunction(L, -1));
+        return;
+    }
+    struct tp_buf *b = tp_scratch();
+    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, -1, "function", b);
+    tp_scratch_done();
+    if (rc == TROUPE_EINVAL) {
+        lua_pushliteral(L, "!");
+        lua_insert(L, -2);
+        lua_concat(L, 2);
+    } else if (rc != 0) {
+        luaL_error(L, "not enough memory");
+    } else {
+        lua_pushvalue(L, -1);
+    }
+}
+
 /*
  * Pushes a table of what package.preload (at idx) holds beyond the built-in
  * names, in a form that can be sent: Lua functions as they are, C functions by
@@ -445,13 +470,9 @@ collect_preload(lua_State *L, int idx)
     while (lua_next(L, idx) != 0) {
         if (lua_type(L, -2) == LUA_TSTRING && lua_isfunction(L, -1) &&
             !is_builtin_preload(lua_tostring(L, -2))) {
-            lua_pushvalue(L, -2);
-            if (lua_iscfunction(L, -2)) {
-                lua_pushfstring(L, "%p",
-                                (void *)(uintptr_t)lua_tocfunction(L, -2));
-            } else {
-                lua_pushvalue(L, -2);
-            }
+            push_preload(L);
+            lua_pushvalue(L, -3);
+            lua_insert(L, -2);
             lua_rawset(L, out);
             n++;
         }
@@ -509,12 +530,22 @@ tp_env_of(lua_State *L, struct tp_env *inherited)
             lua_error(L);
         }
         e = env_new(path, cpath, b->p, b->len);
+        tp_scratch_done();
     }
     lua_settop(L, top);
     if (e == NULL) {
         luaL_error(L, "not enough memory");
     }
     return e;
+}
+
+/* In place of a loader that could not be sent: says why when it is needed. */
+static int
+refuse_preload(lua_State *L)
+{
+    return luaL_error(L, "module '%s' cannot be loaded in an actor: %s",
+                      luaL_checkstring(L, 1),
+                      lua_tostring(L, lua_upvalueindex(1)));
 }
 
 /* Fills package.preload (at idx) from an encoded table. */
@@ -529,9 +560,14 @@ apply_preload(lua_State *L, int idx, const struct tp_env *e)
     lua_pushnil(L);
     while (lua_next(L, in) != 0) {
         lua_pushvalue(L, -2);
-        if (lua_type(L, -2) == LUA_TSTRING) {
+        const char *text =
+            lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : NULL;
+        if (text != NULL && text[0] == '!') {
+            lua_pushstring(L, text + 1);
+            lua_pushcclosure(L, refuse_preload, 1);
+        } else if (text != NULL) {
             void *address = NULL;
-            sscanf(lua_tostring(L, -2), "%p", &address);
+            sscanf(text, "%p", &address);
             lua_pushcfunction(L, (lua_CFunction)(uintptr_t)address);
         } else {
             lua_pushvalue(L, -2);
@@ -629,6 +665,8 @@ push_loaded(lua_State *L, const char *name)
     lua_remove(L, -2);
 }
 
+static int l_require(lua_State *L);
+
 /* Fills the table on top, a lazy one; it then is like any other. */
 static void
 open_now(lua_State *L, const struct lazy *z)
@@ -636,12 +674,32 @@ open_now(lua_State *L, const struct lazy *z)
     int lib = lua_gettop(L);
     lua_pushnil(L);
     lua_setmetatable(L, lib);
+    lua_pushvalue(L, LUA_GLOBALSINDEX);
+    bool guarded = lua_getmetatable(L, -1); /* a strict one refuses globals */
+    if (guarded) {
+        lua_pushnil(L);
+        lua_setmetatable(L, lib + 1);
+    }
+    lua_getglobal(L, "require"); /* the user's, perhaps; package sets its own */
+    int require = lua_gettop(L);
     lua_pushcfunction(L, z->open); /* registers into _LOADED[name]: this one */
     lua_pushstring(L, z->name);
-    lua_call(L, 1, 0);
-    if (z->after != NULL) {
+    int status = lua_pcall(L, 1, 0, 0);
+    if (status == 0 && z->after != NULL) {
         z->after(L, lib);
     }
+    if (lua_tocfunction(L, require) != l_require) {
+        lua_pushvalue(L, require);
+        lua_setglobal(L, "require");
+    }
+    if (guarded) {
+        lua_pushvalue(L, lib + 2);
+        lua_setmetatable(L, lib + 1);
+    }
+    if (status != 0) {
+        lua_error(L);
+    }
+    lua_settop(L, lib);
 }
 
 static void
@@ -739,15 +797,18 @@ l_require(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
     lua_settop(L, 1);
-    push_loaded(L, name);
-    if (lua_toboolean(L, -1)) {
-        return 1;
-    }
-    if (strcmp(name, "troupe") == 0 || strcmp(name, "troupe.core") == 0) {
-        return tp_open_troupe(L);
-    }
-    tp_open_lazy(L, "package");
     lua_getfield(L, LUA_REGISTRYINDEX, REAL_REQUIRE);
+    if (lua_isnil(L, -1)) {
+        push_loaded(L, name);
+        if (lua_toboolean(L, -1)) {
+            return 1;
+        }
+        if (strcmp(name, "troupe") == 0 || strcmp(name, "troupe.core") == 0) {
+            return tp_open_troupe(L);
+        }
+        tp_open_lazy(L, "package");
+        lua_getfield(L, LUA_REGISTRYINDEX, REAL_REQUIRE);
+    }
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     return 1;

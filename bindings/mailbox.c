@@ -9,6 +9,7 @@
  *        spec/lua/codec_spec.lua
  */
 #include "actor/delay.h"
+#include "actor/group.h"
 #include "actor/link.h"
 #include "bind.h"
 
@@ -16,27 +17,9 @@
 
 /* -- send ---------------------------------------------------------------- */
 
-struct tp_msg *
-tp_encode_message(lua_State *L, int idx, troupe_pid from)
+static struct tp_msg *
+message_of(lua_State *L, const void *bytes, size_t n, troupe_pid from)
 {
-    unsigned char small[TP_SCALAR_MAX];
-    const void *bytes = small;
-    size_t n = tp_encode_scalar(L, idx, small);
-    if (n == 0) {
-        struct tp_buf *b = tp_scratch();
-        int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, idx, "message", b);
-        if (rc == TROUPE_EINVAL) {
-            luaL_where(L, 1);
-            lua_insert(L, -2);
-            lua_concat(L, 2);
-            lua_error(L);
-        }
-        if (rc != 0) {
-            luaL_error(L, "not enough memory");
-        }
-        bytes = b->p;
-        n = b->len;
-    }
     struct tp_msg *m = tp_msg_new(n);
     if (m == NULL) {
         luaL_error(L, "not enough memory");
@@ -44,6 +27,34 @@ tp_encode_message(lua_State *L, int idx, troupe_pid from)
     memcpy(m->data, bytes, n);
     m->from = from;
     return m;
+}
+
+/* A value that is not small. */
+static struct tp_msg *
+encode_big(lua_State *L, int idx, troupe_pid from)
+{
+    struct tp_buf *b = tp_scratch();
+    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, idx, "message", b);
+    if (rc == TROUPE_EINVAL) {
+        luaL_where(L, 1);
+        lua_insert(L, -2);
+        lua_concat(L, 2);
+        lua_error(L);
+    }
+    if (rc != 0) {
+        luaL_error(L, "not enough memory");
+    }
+    struct tp_msg *m = message_of(L, b->p, b->len, from);
+    tp_scratch_done();
+    return m;
+}
+
+struct tp_msg *
+tp_encode_message(lua_State *L, int idx, troupe_pid from)
+{
+    unsigned char small[TP_SCALAR_MAX];
+    size_t n = tp_encode_scalar(L, idx, small);
+    return n == 0 ? encode_big(L, idx, from) : message_of(L, small, n, from);
 }
 
 /* The mailbox was full; it may be one that blocks. m is the actor's while it
@@ -95,6 +106,7 @@ tp_l_sendable(lua_State *L)
     if (rc == TROUPE_ENOMEM) {
         return luaL_error(L, "not enough memory");
     }
+    tp_scratch_done();
     lua_pushboolean(L, rc == 0);
     if (rc == 0) {
         return 1;
@@ -117,8 +129,10 @@ push_notice(lua_State *L, struct tp_msg *m)
         lua_pushnumber(L, (lua_Number)m->ref);
         lua_setfield(L, -2, "ref");
     }
-    tp_push_pid(L, m->from);
-    lua_setfield(L, -2, "pid");
+    if (m->from != 0) { /* 0: a name that nobody had */
+        tp_push_pid(L, m->from);
+        lua_setfield(L, -2, "pid");
+    }
     tp_push_reason(L, tp_notice_reason(m));
     lua_setfield(L, -2, "reason");
 }
@@ -128,6 +142,8 @@ push_value(lua_State *L, struct tp_msg *m)
 {
     if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
         push_notice(L, m);
+    } else if (m->kind == TP_MSG_GROUP) {
+        tp_push_group_event(L, m);
     } else if (!tp_decode_scalar(L, m->data, m->size)) {
         tp_decode(L, m->data, m->size);
     }
@@ -188,12 +204,16 @@ deliver(lua_State *L, struct tp_actor *a, struct tp_msg *m)
     return n;
 }
 
-/* Takes *link; NULL if it is a down that nobody wants any more. */
+/* Takes *link; NULL if it is a notice that nobody wants any more. */
 static struct tp_msg *
 take(struct tp_actor *a, struct tp_msg **link)
 {
     struct tp_msg *m = tp_mailbox_take(a, link);
     if (m->kind == TP_MSG_DOWN && !tp_monitor_take_down(a, m)) {
+        return NULL;
+    }
+    if (m->kind == TP_MSG_GROUP && !tp_group_wants(a, m)) {
+        tp_msg_drop(m);
         return NULL;
     }
     return m;
@@ -310,6 +330,19 @@ matches(lua_State *L, struct tp_lua *t, struct tp_msg *m)
     return fits;
 }
 
+static bool
+is_wanted(struct tp_actor *a, const struct tp_msg *m)
+{
+    switch (m->kind) {
+    case TP_MSG_DOWN:
+        return tp_monitor_wants(a, m->ref);
+    case TP_MSG_GROUP:
+        return tp_group_wants(a, m);
+    default:
+        return true;
+    }
+}
+
 /* Looks at the messages from *link on; moves *link to the end. With the value
  * pushed and the message taken when one fits. */
 static struct tp_msg *
@@ -318,15 +351,19 @@ find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
     struct tp_lua *t = tp_lua_of(a);
     while (**link != NULL) {
         struct tp_msg *m = **link;
-        if (m->kind == TP_MSG_DOWN && !tp_monitor_wants(a, m->ref)) {
+        if (!is_wanted(a, m)) {
             take(a, *link);
             continue;
         }
         push_value(L, m);
-        if (matches(L, t, m)) {
-            return take(a, *link);
+        bool fits = matches(L, t, m);
+        if (fits && (m = take(a, *link)) != NULL) {
+            return m;
         }
         lua_pop(L, 1);
+        if (fits) {
+            continue; /* the predicate has just demonitored it */
+        }
         *link = &m->next;
     }
     return NULL;

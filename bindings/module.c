@@ -6,6 +6,7 @@
  * Parks: run does not; it returns when all actors are gone.
  * Tests: spec/lua/module_spec.lua, spec/lua/run_spec.lua
  */
+#include "actor/registry.h"
 #include "bind.h"
 #include "run/runtime.h"
 
@@ -29,7 +30,12 @@ tp_check_pid(lua_State *L, int arg)
             return pid;
         }
     }
-    luaL_argerror(L, arg, "pid expected");
+    if (lua_type(L, arg) == LUA_TSTRING) {
+        size_t len;
+        const char *name = lua_tolstring(L, arg, &len);
+        return tp_whereis(name, len);
+    }
+    luaL_argerror(L, arg, "pid or registered name expected");
     return 0;
 }
 
@@ -93,6 +99,11 @@ static const struct lazy_entry troupe_entries[] = {
     {"task", get_task, true},
     {"all", get_all, true},
     {"race", get_race, true},
+    {"register", tp_l_register, false},
+    {"unregister", tp_l_unregister, false},
+    {"whereis", tp_l_whereis, false},
+    {"names", tp_l_names, false},
+    {"_pg", tp_open_pg, true},
     {"log", get_log, true},
     {"args", get_args, true},
     {"version", get_version, true},
@@ -387,6 +398,25 @@ root_results(lua_State *L, lua_State *co, int status, struct tp_reason *reason)
     return lua_error(L);
 }
 
+static int
+do_nothing(lua_State *L)
+{
+    (void)L;
+    return 0;
+}
+
+/*
+ * LuaJIT notes the coroutine that runs when it calls a function and when a C
+ * function returns, but not when one raises an error: compiled code that goes
+ * on in L would leave its trace with the stack of the root's coroutine.
+ */
+static void
+come_back(lua_State *L)
+{
+    lua_pushcfunction(L, do_nothing);
+    lua_call(L, 0, 0);
+}
+
 /* troupe.run(fn [, opts]): fn runs in a coroutine of this very state. */
 static int
 l_run(lua_State *L)
@@ -401,12 +431,12 @@ l_run(lua_State *L)
         return luaL_error(L, "troupe.run: %s", troupe_strerror(TROUPE_EBUSY));
     }
     lua_settop(L, 2);
-    borrow_functions(L); /* at 3, 4, 5 */
+    tp_bindings_init();
+    struct tp_env *env = tp_env_of(L, NULL); /* may raise */
+    borrow_functions(L);                     /* at 3, 4, 5 */
     lua_State *co = lua_newthread(L);
     lua_pushvalue(L, 1);
     lua_xmove(L, co, 1);
-    tp_bindings_init();
-    struct tp_env *env = tp_env_of(L, NULL);
     struct tp_lua *t = tp_lua_new(NULL, env, 0, TP_JIT_AUTO);
     tp_env_unref(env);
     if (t == NULL) {
@@ -417,6 +447,7 @@ l_run(lua_State *L)
     int status = 0;
     t->out_status = &status;
     int rc = tp_run(&config, &opts, &tp_lua_class, t, &reason);
+    come_back(L);
     return_functions(L, 3);
     if (rc != 0) {
         tp_lua_free(t);

@@ -11,6 +11,7 @@
  * Tests:    spec/lua/spawn_spec.lua, spec/lua/errors_spec.lua,
  *           spec/lua/memory_spec.lua
  */
+#include "actor/slice.h"
 #include "bind.h"
 #include "run/runtime.h"
 
@@ -27,6 +28,11 @@
 /* relaxed: a budget, not a lock. */
 static _Atomic int jit_states;
 
+/* LuaJIT does not collect when an allocation fails, and lets the heap double
+ * before it does. A state with a limit collects more eagerly, in percent. */
+#define LIMITED_GC_PAUSE   105
+#define LIMITED_GC_STEPMUL 400
+
 /* -- scratch ------------------------------------------------------------- */
 
 #define SCRATCH_KEEP (1u << 20)
@@ -35,38 +41,95 @@ static pthread_key_t scratch_key;
 static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
 static _Thread_local struct tp_buf *scratch
     __attribute__((tls_model("initial-exec")));
+static _Thread_local bool scratch_known
+    __attribute__((tls_model("initial-exec")));
 
 static void
-scratch_free(void *p)
+scratch_free(struct tp_buf *b)
 {
-    tp_buf_fini(p);
-    tp_free(p);
+    if (b != NULL) {
+        tp_buf_fini(b);
+        tp_free(b);
+    }
+}
+
+/* The thread ends; slot is its variable. */
+static void
+scratch_thread_end(void *slot)
+{
+    scratch_free(*(struct tp_buf **)slot);
 }
 
 static void
 scratch_init(void)
 {
-    pthread_key_create(&scratch_key, scratch_free);
+    pthread_key_create(&scratch_key, scratch_thread_end);
 }
 
-static struct tp_buf *
-scratch_new(void)
+static struct tp_lua *
+self_lua(void)
 {
-    pthread_once(&scratch_once, scratch_init);
-    scratch = tp_calloc(1, sizeof *scratch);
-    pthread_setspecific(scratch_key, scratch);
-    return scratch;
+    struct tp_actor *a = tp_actor_self();
+    return a == NULL || a->class != &tp_lua_class ? NULL : tp_lua_of(a);
 }
 
-__attribute__((noinline)) struct tp_buf *
+/* noinline: the address of a thread-local must not outlive a switch. */
+__attribute__((noinline)) static struct tp_buf *
+scratch_take(void)
+{
+    struct tp_buf *b = scratch;
+    if (b != NULL) {
+        scratch = NULL;
+    } else {
+        b = tp_calloc(1, sizeof *b);
+    }
+    return b;
+}
+
+__attribute__((noinline)) static void
+scratch_give(struct tp_buf *b)
+{
+    tp_buf_trim(b, SCRATCH_KEEP);
+    if (scratch == NULL) {
+        scratch = b;
+        if (!scratch_known) {
+            pthread_once(&scratch_once, scratch_init);
+            scratch_known = pthread_setspecific(scratch_key, &scratch) == 0;
+        }
+    } else {
+        scratch_free(b);
+    }
+}
+
+/* Outside of an actor (a host before or after a run) the thread keeps one. */
+struct tp_buf *
 tp_scratch(void)
 {
-    struct tp_buf *b = scratch != NULL ? scratch : scratch_new();
+    struct tp_lua *t = self_lua();
+    struct tp_buf *b = t == NULL ? NULL : t->scratch;
+    if (b == NULL) {
+        b = scratch_take();
+    }
+    if (t != NULL) {
+        t->scratch = b;
+    } else if (b != NULL) {
+        scratch_give(b);
+    }
     if (b != NULL) {
-        tp_buf_trim(b, SCRATCH_KEEP);
         tp_buf_reset(b);
     }
     return b;
+}
+
+void
+tp_scratch_done(void)
+{
+    struct tp_lua *t = self_lua();
+    if (t != NULL && t->scratch != NULL) {
+        struct tp_buf *b = t->scratch;
+        t->scratch = NULL;
+        scratch_give(b);
+    }
 }
 
 /* -- owned messages ------------------------------------------------------ */
@@ -99,6 +162,8 @@ static const char *const constant_names[] = {
     [TP_REASON_NOPROC] = "noproc",
 };
 
+static const char overflow_text[] = "stack overflow (in C code called by Lua)";
+
 static void
 push_failure(lua_State *L, const char *kind, const char *message)
 {
@@ -115,6 +180,9 @@ tp_push_reason(lua_State *L, struct tp_reason *reason)
     switch (reason->kind) {
     case TP_REASON_MEMORY:
         push_failure(L, "memory", "not enough memory");
+        break;
+    case TP_REASON_OVERFLOW:
+        push_failure(L, "stack_overflow", overflow_text);
         break;
     case TP_REASON_DEADLOCK:
         push_failure(L, "error", troupe_strerror(TROUPE_EDEADLOCK));
@@ -172,7 +240,9 @@ encode_reason(lua_State *L)
     if (status != 0) {
         return tp_reason_const(TP_REASON_MEMORY);
     }
-    return sent ? tp_reason_new(b->p, b->len) : NULL;
+    struct tp_reason *r = sent ? tp_reason_new(b->p, b->len) : NULL;
+    tp_scratch_done();
+    return r;
 }
 
 /* Pushes tostring(value at idx) even where __tostring fails. */
@@ -284,10 +354,27 @@ error_reason(lua_State *L)
     return r == NULL ? tp_reason_const(TP_REASON_MEMORY) : r;
 }
 
+/* Is the failure on top one of memory that became a text on its way, in
+ * require, coroutine.wrap or through a pcall and error? */
+static bool
+is_memory_text(lua_State *L)
+{
+    static const char memory[] = "not enough memory";
+    size_t n, m = sizeof memory - 1;
+    lua_getfield(L, -1, "value");
+    const char *s =
+        lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : NULL;
+    bool is = s != NULL && n >= m && strcmp(s + n - m, memory) == 0 &&
+              (n == m || s[n - m - 1] == '\t' ||
+               (n > m + 1 && strncmp(s + n - m - 2, ": ", 2) == 0));
+    lua_pop(L, 1);
+    return is;
+}
+
 struct tp_reason *
 tp_reason_of_error(lua_State *L, int status)
 {
-    if (status == LUA_ERRMEM) {
+    if (status == LUA_ERRMEM || (lua_istable(L, -1) && is_memory_text(L))) {
         return tp_reason_const(TP_REASON_MEMORY);
     }
     if (!lua_istable(L, -1)) { /* the handler itself failed */
@@ -387,26 +474,30 @@ open_all(lua_State *L)
     lua_gc(L, LUA_GCSTOP, 0);
     tp_open_libs(L);
     tp_open_pids(L);
+    struct tp_lua *t = lua_touserdata(L, 1);
+    tp_vm_open(L, t);
+    if (t->jit_mode == TP_JIT_ON) {
+        tp_jit_enable(L, t);
+    }
     lua_gc(L, LUA_GCRESTART, 0);
     return 0;
 }
 
 /* -- class --------------------------------------------------------------- */
 
-static int
-jit_enable(lua_State *L, struct tp_lua *t)
+void
+tp_jit_enable(lua_State *L, struct tp_lua *t)
 {
     /* relaxed: see jit_states. */
     if (atomic_fetch_add_explicit(&jit_states, 1, memory_order_relaxed) >=
         JIT_BUDGET) {
         /* relaxed: see jit_states. */
         atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
-        return 0;
+        return;
     }
     t->jit_on = true;
     tp_open_lazy(L, "jit");
     luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
-    return 0;
 }
 
 void
@@ -418,7 +509,7 @@ tp_lua_tier_up(lua_State *L, struct tp_actor *a)
     }
     t->hot_cycles += tp_cycles() - tp_worker_self()->slice_start_cycles;
     if (t->hot_cycles > TIER_UP_CYCLES) {
-        jit_enable(L, t);
+        tp_jit_enable(L, t);
         t->hot_cycles = 0;
     }
 }
@@ -511,9 +602,13 @@ lua_main(struct tp_actor *a, void *arg)
         return;
     }
     lua_State *L = t->L;
-    int status = lua_cpcall(L, open_all, NULL);
-    if (status == 0 && t->jit_mode == TP_JIT_ON) {
-        jit_enable(L, t);
+    /* Not before: lua_newstate crashes when its second block is refused. With
+     * no limit all its blocks come from the first chunk, or the first fails. */
+    tp_arena_set_limit(&t->arena, t->memory_limit);
+    int status = lua_cpcall(L, open_all, t);
+    if (t->arena.limit != SIZE_MAX) { /* garbage shall not count for much */
+        lua_gc(L, LUA_GCSETPAUSE, LIMITED_GC_PAUSE);
+        lua_gc(L, LUA_GCSETSTEPMUL, LIMITED_GC_STEPMUL);
     }
     if (status == 0) {
         lua_pushcfunction(L, tp_error_handler);
@@ -543,8 +638,13 @@ lua_class_free(void *arg)
     tp_lua_free(arg);
 }
 
-const struct tp_actor_class tp_lua_class = {lua_main, lua_finish,
-                                            lua_class_free};
+const struct tp_actor_class tp_lua_class = {
+    .main = lua_main,
+    .finish = lua_finish,
+    .free = lua_class_free,
+    .may_stop = tp_vm_may_stop,
+    .may_abandon = tp_vm_may_abandon,
+};
 
 struct tp_lua *
 tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
@@ -557,7 +657,8 @@ tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
         }
         return NULL;
     }
-    tp_arena_init(&t->arena, memory_limit);
+    tp_arena_init(&t->arena, 0);
+    t->memory_limit = memory_limit;
     t->boot = boot_msg;
     t->env = env == NULL ? NULL : tp_env_ref(env);
     t->jit_mode = (uint8_t)jit;
@@ -574,6 +675,12 @@ tp_lua_free(struct tp_lua *t)
     }
     if (t->boot != NULL) {
         tp_msg_drop(t->boot);
+    }
+    if (t->scratch != NULL) {
+        scratch_free(t->scratch);
+    }
+    if (t->L != NULL && !t->borrowed) {
+        tp_vm_free_code(t); /* a state that was given up, not closed */
     }
     if (t->jit_on) {
         /* relaxed: see jit_states. */
@@ -594,6 +701,7 @@ static void
 init_once(void)
 {
     tp_codec_init(&codec_ops);
+    tp_vm_init();
 }
 
 void
@@ -611,6 +719,9 @@ tp_check_actor(lua_State *L)
     struct tp_actor *a = tp_actor_self();
     if (TP_UNLIKELY(a == NULL || a->class != &tp_lua_class)) {
         luaL_error(L, "%s", troupe_strerror(TROUPE_ENOTACTOR));
+    }
+    if (TP_UNLIKELY(!tp_stack_has_room())) {
+        luaL_error(L, "stack overflow");
     }
     return a;
 }

@@ -59,18 +59,38 @@ tp_l_now(lua_State *L)
     return 1;
 }
 
+/* A message to a name is for who has it when it is sent; an interval is one of
+ * the actor that has it now. */
+static int
+start_core(lua_State *L, struct tp_msg *m, uint64_t deadline_ns,
+           uint64_t interval_ns, uint64_t *out_id)
+{
+    if (interval_ns == 0 && lua_type(L, 2) == LUA_TSTRING) {
+        size_t len;
+        const char *name = lua_tolstring(L, 2, &len);
+        return tp_send_after_name(name, len, m, deadline_ns, out_id);
+    }
+    return tp_send_after(tp_check_pid(L, 2), m, deadline_ns, interval_ns,
+                         out_id);
+}
+
 /* Arguments: seconds, destination, message. */
 static int
 start(lua_State *L, uint64_t deadline_ns, uint64_t interval_ns)
 {
     struct tp_actor *a = tp_check_actor(L);
-    troupe_pid to = tp_check_pid(L, 2);
+    if (lua_type(L, 2) == LUA_TSTRING) {
+        size_t len;
+        tp_check_name(L, 2, "name", &len);
+    } else {
+        tp_check_pid(L, 2); /* before there is a message to lose */
+    }
     uint64_t id;
     if (lua_isnoneornil(L, 3)) {
         return luaL_argerror(L, 3, "message expected, got nil");
     }
     struct tp_msg *m = tp_encode_message(L, 3, a->pid);
-    int rc = tp_send_after(to, m, deadline_ns, interval_ns, &id);
+    int rc = start_core(L, m, deadline_ns, interval_ns, &id);
     if (rc != 0) {
         tp_msg_drop(m);
         return tp_push_error(L, rc);

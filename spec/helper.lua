@@ -218,22 +218,24 @@ function helper.reason(pid)
   return reason
 end
 
---- The reason for which an actor that runs fn(...) ends; opts as in spawn_opt.
--- Should it end before it could be joined, it is tried again.
-function helper.reason_with(opts, fn, ...)
-  local args = { n = select("#", ...), ... }
-  for _ = 1, 100 do
-    local pid = troupe.spawn_opt(opts, function()
-      troupe.receive()
-      fn(unpack(args, 1, args.n))
-    end)
-    troupe.send(pid, "go")
-    local reason = helper.reason(pid)
-    if reason ~= "noproc" then
-      return reason
-    end
+--- The reason in the down of a monitored actor.
+function helper.down(ref)
+  local message = troupe.receive_match({ type = "down", ref = ref }, helper.DEADLINE)
+  if not message then
+    error("the actor did not end", 2)
   end
-  error("it always ends before it is joined", 2)
+  return message.reason
+end
+
+--- The reason for which an actor that runs fn(...) ends; opts as in spawn_opt.
+function helper.reason_with(opts, fn, ...)
+  local all = { monitor = true }
+  for k, v in pairs(opts) do
+    all[k] = v
+  end
+  local pid, ref = troupe.spawn_opt(all, fn, ...)
+  assert(pid, ref)
+  return helper.down(ref)
 end
 
 function helper.reason_of(fn, ...)

@@ -207,6 +207,7 @@ set_target_properties(core_alone PROPERTIES LINKER_LANGUAGE C)
 tp_test(sys_test)
 tp_test(errors_test)
 tp_test(mutex_test)
+tp_test(strmap_test)
 tp_test(slab_test)
 tp_test(stack_test TIMEOUT 60)
 tp_test(fiber_test)
@@ -217,8 +218,13 @@ tp_test(timer_test)
 tp_test(idle_test)
 tp_test(parker_test)
 tp_test(mailbox_test)
+tp_test(registry_test)
+tp_test(registry_stress TIMEOUT 60 LABELS stress)
+tp_test(group_test)
 tp_test(link_test)
 tp_test(reason_test)
+tp_test(worker_test)
+tp_test(actor_test)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
 tp_runq_model(runq_model)
@@ -244,8 +250,17 @@ tp_test(codec_test LUA TIMEOUT 180)
 # --------------------------------------------------------------- Lua specs --
 
 tp_spec(spec/lua/codec_spec.lua)
+tp_spec(spec/lua/registry_spec.lua)
+tp_spec(spec/lua/pg_spec.lua)
 tp_spec(spec/lua/errors_spec.lua)
 tp_spec(spec/lua/blocking_spec.lua)
+tp_spec(spec/lua/timer_spec.lua)
+tp_spec(spec/lua/timeout_spec.lua)
+tp_spec(spec/lua/spawn_spec.lua)
+tp_spec(spec/lua/send_spec.lua)
+tp_spec(spec/lua/receive_spec.lua)
+tp_spec(spec/lua/memory_spec.lua)
+tp_spec(spec/lua/join_spec.lua)
 
 # ------------------------------------------------------- the tree as a whole --
 
@@ -260,7 +275,7 @@ endif()
 
 # The core builds and passes its tests where there is no LuaJIT: pkg-config is
 # blind here, and a core file that asked for lua.h would not compile.
-tp_script(core_without_luajit TIMEOUT 300 LABELS build
+tp_script(core_without_luajit TIMEOUT 600 LABELS build
   ENV PKG_CONFIG_LIBDIR=/nonexistent PKG_CONFIG_PATH=
     CMAKE_BUILD_PARALLEL_LEVEL=2
   COMMAND ${CMAKE_CTEST_COMMAND}
@@ -284,6 +299,6 @@ if(TARGET troupe)
   set_tests_properties(examples wordcount PROPERTIES
     ENVIRONMENT "${lua_env};LUAJIT=${LUAJIT_PROGRAM}")
 
-  tp_script(luarocks_install TIMEOUT 300 LABELS build
+  tp_script(luarocks_install TIMEOUT 600 LABELS build
     COMMAND spec/install_test.sh)
 endif()

@@ -133,7 +133,7 @@ finish(struct tp_actor *a)
     tp_wait_timer_fini(&a->wait_timer);
     tp_monitors_fini(a);
     tp_call_fini(a);
-    if (a->class->finish != NULL) {
+    if (a->class->finish != NULL && !a->abandoned) {
         finish_class(a);
     }
     tp_slot_done(a->slot);
@@ -165,6 +165,21 @@ doom(struct tp_slot *s)
     }
     tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
     return true;
+}
+
+/* On the worker's stack; the actor's ran over and was given up. */
+static void
+overflow(struct tp_slot *s)
+{
+    struct tp_actor *a = s->actor;
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    if (a->reason == NULL) {
+        a->reason = tp_reason_const(TP_REASON_OVERFLOW);
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    a->abandoned = true;
+    a->low_water = NULL; /* all of it was used */
+    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
 }
 
 /* On the worker's stack: the actor's is at rest for good. */
@@ -205,7 +220,8 @@ quiescent(void)
     return tp_actor_quiescent();
 }
 
-const struct tp_sched_ops tp_actor_sched_ops = {doom, reap, quiescent};
+const struct tp_sched_ops tp_actor_sched_ops = {doom, overflow, reap,
+                                                quiescent};
 
 /* -- birth --------------------------------------------------------------- */
 
@@ -289,9 +305,17 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     if (rc != 0) {
         goto fail_ties;
     }
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    tp_slot_born(s);
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     /* relaxed: a running actor keeps the count above zero meanwhile. */
     atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
     *out_pid = a->pid;
+    /* STOP-1 seq_cst: read after the birth. Partner: tp_actor_end_all: if its
+     * walk has missed this actor, we see its store. */
+    if (atomic_load_explicit(&tp_actor_no_spawn, memory_order_seq_cst)) {
+        tp_actor_end(a->pid, tp_reason_const(TP_REASON_SHUTDOWN));
+    }
     tp_slot_start(s);
     if (opts->name != NULL) {
         tp_name_born(a, true);
@@ -324,6 +348,27 @@ note_low_water(struct tp_actor *self)
     }
 }
 
+/* Parks between two looks at the dead part of a stack. */
+#define PARKS_PER_SHRINK 64
+
+/* About to park: what lies below is dead. The rule is DESIGN 2.2's. */
+static void
+shrink(struct tp_actor *self)
+{
+    char *sp = __builtin_frame_address(0);
+    self->parks++;
+    if (TP_LIKELY(sp - self->low_water < (ptrdiff_t)TP_STACK_SHRINK_MIN) ||
+        self->parks < PARKS_PER_SHRINK) {
+        return;
+    }
+    sp -= tp_page_size(); /* the frames of this very call */
+    if (tp_stack_shrink(&self->stack, self->low_water, sp)) {
+        self->low_water = sp;
+        self->shrinks++;
+        self->parks = 0;
+    }
+}
+
 static bool
 told_to_end(struct tp_actor *self)
 {
@@ -346,6 +391,7 @@ tp_actor_park(struct tp_actor *self, uint64_t deadline_ns)
         return TROUPE_EKILLED;
     }
     note_low_water(self);
+    shrink(self);
     int rc = tp_wait_timer_set(&self->wait_timer, deadline_ns);
     if (rc != 0) {
         return rc;
@@ -437,20 +483,30 @@ tp_actor_end(troupe_pid pid, struct tp_reason *reason)
     return ended;
 }
 
+static void
+end_slot(struct tp_slot *s, enum tp_reason_kind root,
+         enum tp_reason_kind others)
+{
+    /* relaxed: set before any actor ran. */
+    troupe_pid root_pid =
+        atomic_load_explicit(&tp_actor_root, memory_order_relaxed);
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    struct tp_actor *a = s->actor;
+    if (a != NULL) {
+        tp_actor_end_locked(
+            a, tp_reason_const(a->pid == root_pid ? root : others));
+    }
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+}
+
 void
 tp_actor_end_all(enum tp_reason_kind root, enum tp_reason_kind others)
 {
     /* STOP-1 seq_cst: stored before the table is walked. Partner: tp_spawn
-     * reads it before it takes a slot; what it missed is found by the next
-     * walk, when the workers are idle again. */
+     * reads it when the newborn can be found. */
     atomic_store_explicit(&tp_actor_no_spawn, true, memory_order_seq_cst);
-    /* relaxed: as above. */
-    uint32_t used = atomic_load_explicit(&tp_slots.used, memory_order_relaxed);
-    /* relaxed: set before any actor ran. */
-    troupe_pid root_pid =
-        atomic_load_explicit(&tp_actor_root, memory_order_relaxed);
+    uint32_t used = tp_slots_used();
     for (uint32_t i = 0; i < used; i++) {
-        troupe_pid pid = tp_slot_pid(&tp_slots.base[i]);
-        tp_actor_end(pid, tp_reason_const(pid == root_pid ? root : others));
+        end_slot(&tp_slots.base[i], root, others);
     }
 }

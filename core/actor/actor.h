@@ -25,6 +25,7 @@
 #include "base/list.h"
 #include "base/pidset.h"
 #include "ctx/fiber.h"
+#include "ctx/preempt.h"
 #include "mem/stack.h"
 #include "sched/slot.h"
 #include "sched/timer.h"
@@ -46,6 +47,11 @@ struct tp_actor_class {
     void (*finish)(struct tp_actor *a, void *arg);
     /* Frees arg; on a worker's stack, must not run user code. May be NULL. */
     void (*free)(void *arg);
+    /* Signal context. May the code at this frame be left and gone on with
+     * later, on another thread too? NULL: never. */
+    bool (*may_stop)(struct tp_actor *a, const struct tp_preempt_frame *f);
+    /* Signal context. The stack ran over at pc: may the code be given up? */
+    bool (*may_abandon)(struct tp_actor *a, uintptr_t pc);
 };
 
 struct tp_spawn_opts {
@@ -83,6 +89,12 @@ struct tp_actor {
     char *low_water; /* lowest sp seen at a switch */
     uint64_t cpu_cycles;
     bool finishing;     /* in finish(): parking is refused */
+    bool abandoned;     /* its stack ran over: class->finish is left out */
+    unsigned nopreempt; /* troupe_nopreempt_begin, nested */
+    uint32_t shrinks;   /* of the stack */
+    uint32_t parks;     /* since the stack was last shrunk */
+    uint64_t overruns;  /* slices cut short */
+    _Atomic bool in_c;  /* the last signal met code that may not stop */
     troupe_pid room_of; /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer wait_timer;
     uint64_t call_seq;            /* last call made; call.c */

@@ -5,6 +5,8 @@
  */
 #include "actor/delay.h"
 
+#include "actor/registry.h"
+
 #include <string.h>
 
 /* Shared by an interval timer and its message under way. */
@@ -18,6 +20,8 @@ struct delayed {
     troupe_pid to;
     struct tp_msg *m;
     struct tick *tick; /* NULL: once */
+    size_t name_len;   /* not 0: to is who has the name when it fires */
+    char name[];
 };
 
 static void
@@ -58,17 +62,20 @@ drop(struct tp_event *e)
     delayed_free(tp_container_of(e, struct delayed, event));
 }
 
+/* A name may be registered until then, by whom another timer wakes. */
 static bool
 matters(struct tp_event *e)
 {
-    return tp_mailbox_is_open(tp_container_of(e, struct delayed, event)->to);
+    struct delayed *d = tp_container_of(e, struct delayed, event);
+    return d->name_len != 0 || tp_mailbox_is_open(d->to);
 }
 
 static bool
 fire_once(struct tp_event *e)
 {
     struct delayed *d = tp_container_of(e, struct delayed, event);
-    if (tp_mailbox_push(d->to, d->m) == 0) {
+    troupe_pid to = d->name_len == 0 ? d->to : tp_whereis(d->name, d->name_len);
+    if (tp_mailbox_push(to, d->m) == 0) {
         d->m = NULL;
     }
     delayed_free(d);
@@ -115,9 +122,10 @@ fire_tick(struct tp_event *e)
 }
 
 static struct delayed *
-delayed_new(troupe_pid to, struct tp_msg *m, uint64_t interval_ns)
+delayed_new(troupe_pid to, struct tp_msg *m, uint64_t interval_ns,
+            size_t name_len)
 {
-    struct delayed *d = tp_calloc(1, sizeof *d);
+    struct delayed *d = tp_calloc(1, sizeof *d + name_len);
     if (d == NULL) {
         return NULL;
     }
@@ -131,11 +139,23 @@ delayed_new(troupe_pid to, struct tp_msg *m, uint64_t interval_ns)
     }
     d->to = to;
     d->m = m;
+    d->name_len = name_len;
     d->event.interval_ns = interval_ns;
     d->event.fire = interval_ns == 0 ? fire_once : fire_tick;
     d->event.drop = drop;
     d->event.matters = matters;
     return d;
+}
+
+static int
+start(struct delayed *d, uint64_t deadline_ns, uint64_t *out_id)
+{
+    int rc = tp_event_start(&d->event, deadline_ns, out_id);
+    if (rc != 0) {
+        d->m = NULL;
+        delayed_free(d);
+    }
+    return rc;
 }
 
 int
@@ -145,16 +165,23 @@ tp_send_after(troupe_pid to, struct tp_msg *m, uint64_t deadline_ns,
     if (interval_ns != 0 && (m->flags & TP_MSG_HAS_HANDLES) != 0) {
         return TROUPE_EINVAL;
     }
-    struct delayed *d = delayed_new(to, m, interval_ns);
+    struct delayed *d = delayed_new(to, m, interval_ns, 0);
+    return d == NULL ? TROUPE_ENOMEM : start(d, deadline_ns, out_id);
+}
+
+int
+tp_send_after_name(const char *name, size_t len, struct tp_msg *m,
+                   uint64_t deadline_ns, uint64_t *out_id)
+{
+    if (len == 0 || len > TP_NAME_MAX) {
+        return TROUPE_EINVAL;
+    }
+    struct delayed *d = delayed_new(0, m, 0, len);
     if (d == NULL) {
         return TROUPE_ENOMEM;
     }
-    int rc = tp_event_start(&d->event, deadline_ns, out_id);
-    if (rc != 0) {
-        d->m = NULL;
-        delayed_free(d);
-    }
-    return rc;
+    memcpy(d->name, name, len);
+    return start(d, deadline_ns, out_id);
 }
 
 bool

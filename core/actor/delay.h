@@ -23,6 +23,11 @@
 int tp_send_after(troupe_pid to, struct tp_msg *m, uint64_t deadline_ns,
                   uint64_t interval_ns, uint64_t *out_id);
 
+/* The same, once, to who has the name at deadline_ns; nobody: m is dropped.
+ * Until then the run goes on. */
+int tp_send_after_name(const char *name, size_t len, struct tp_msg *m,
+                       uint64_t deadline_ns, uint64_t *out_id);
+
 /* True if the timer will send no (further) message because of this call.
  * erlang:cancel_timer/1. */
 bool tp_send_cancel(uint64_t id);

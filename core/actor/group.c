@@ -5,7 +5,7 @@
  */
 #include "actor/group.h"
 
-#include "actor/mailbox.h"
+#include "actor/link.h"
 
 #include <string.h>
 
@@ -37,11 +37,6 @@ struct tie {
 static struct tp_strmap groups;  /* lock */
 static struct tp_strmap members; /* lock */
 static struct tp_strmap subs;    /* lock */
-
-/* References of group monitors lie above all of link.c, so that none can be
- * mistaken; a Lua number still holds them. lock */
-#define FIRST_REF (1ull << 52)
-static uint64_t last_ref = FIRST_REF;
 
 static void
 lock(void)
@@ -423,7 +418,7 @@ subscribe_locked(struct tie *t, struct tp_actor *self, const char *name,
     }
     t->group = g;
     t->pid = self->pid;
-    t->ref = ++last_ref;
+    t->ref = tp_ref_new();
     t->node.key = &t->ref;
     t->node.len = sizeof t->ref;
     tp_strmap_add(&subs, &t->node);
@@ -439,6 +434,9 @@ tp_group_monitor(struct tp_actor *self, const char *name, size_t len,
     *out_pids = NULL;
     if (len == 0 || len > TP_NAME_MAX) {
         return TROUPE_EINVAL;
+    }
+    if (self->finishing) {
+        return TROUPE_ENOPROC; /* its references are gone */
     }
     if (!tp_pidset_reserve(&self->group_refs)) {
         return TROUPE_ENOMEM;

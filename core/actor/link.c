@@ -23,8 +23,13 @@ struct tp_monitor {
     _Atomic uint32_t refs;
 };
 
-/* relaxed: only uniqueness counts. */
-static _Atomic uint64_t last_ref;
+uint64_t
+tp_ref_new(void)
+{
+    static _Atomic uint64_t last;
+    /* relaxed: only uniqueness counts. */
+    return atomic_fetch_add_explicit(&last, 1, memory_order_relaxed) + 1;
+}
 
 static void
 monitor_unref(struct tp_monitor *m)
@@ -205,8 +210,7 @@ tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref)
         tp_free(m);
         return TROUPE_ENOMEM;
     }
-    /* relaxed: see last_ref. */
-    m->ref = atomic_fetch_add_explicit(&last_ref, 1, memory_order_relaxed) + 1;
+    m->ref = tp_ref_new();
     m->watcher = self->pid;
     m->target = target;
     tp_list_init(&m->on_target);

@@ -25,6 +25,9 @@
 #include "actor/actor.h"
 #include "actor/mailbox.h"
 
+/* The reference of a monitor, of an actor or a group: no other has it. */
+uint64_t tp_ref_new(void);
+
 /*
  * The running actor will get one TP_MSG_DOWN with *out_ref when target ends;
  * at once, with TP_REASON_NOPROC, if it is dead. erlang:monitor/2.

@@ -11,9 +11,10 @@
 #include <string.h>
 
 static struct tp_reason constants[] = {
-    {.kind = TP_REASON_NORMAL}, {.kind = TP_REASON_SHUTDOWN},
-    {.kind = TP_REASON_KILLED}, {.kind = TP_REASON_NOPROC},
-    {.kind = TP_REASON_MEMORY}, {.kind = TP_REASON_DEADLOCK},
+    {.kind = TP_REASON_NORMAL},   {.kind = TP_REASON_SHUTDOWN},
+    {.kind = TP_REASON_KILLED},   {.kind = TP_REASON_NOPROC},
+    {.kind = TP_REASON_MEMORY},   {.kind = TP_REASON_OVERFLOW},
+    {.kind = TP_REASON_DEADLOCK},
 };
 
 struct tp_reason *

@@ -22,6 +22,7 @@ enum tp_reason_kind {
     TP_REASON_KILLED,
     TP_REASON_NOPROC,
     TP_REASON_MEMORY,   /* out of memory */
+    TP_REASON_OVERFLOW, /* stack overflow, contained */
     TP_REASON_DEADLOCK, /* root only: nothing can ever happen again */
     TP_REASON_VALUE     /* data */
 };

@@ -68,7 +68,7 @@ tp_pidset_add(struct tp_pidset *s, uint64_t key)
 bool
 tp_pidset_has(const struct tp_pidset *s, uint64_t key)
 {
-    return s->count != 0 && s->keys[locate(s, key)] == key;
+    return key != 0 && s->count != 0 && s->keys[locate(s, key)] == key;
 }
 
 bool

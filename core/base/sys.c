@@ -174,6 +174,12 @@ tp_futex_wake(_Atomic uint32_t *word, int count)
             0);
 }
 
+int
+tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg)
+{
+    return fault_now() ? EAGAIN : pthread_create(out_thread, NULL, main, arg);
+}
+
 /* CPUs granted by a cgroup v2 quota, rounded up; 0 where there is none. */
 static unsigned
 cgroup_cpus(void)

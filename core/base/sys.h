@@ -8,6 +8,7 @@
 #ifndef TP_BASE_SYS_H
 #define TP_BASE_SYS_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,6 +64,9 @@ size_t tp_page_size(void);
 int tp_futex_wait(_Atomic uint32_t *word, uint32_t expected,
                   uint64_t deadline_ns);
 void tp_futex_wake(_Atomic uint32_t *word, int count);
+
+/* As pthread_create: 0 or an errno. */
+int tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg);
 
 /* CPUs that this process may use: affinity and cgroup quota; at least 1. */
 unsigned tp_cpu_count(void);

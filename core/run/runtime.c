@@ -10,6 +10,8 @@
 #include "actor/delay.h"
 #include "actor/group.h"
 #include "actor/link.h"
+#include "actor/slice.h"
+#include "ctx/fault.h"
 #include "mem/slab.h"
 #include "sched/monitor.h"
 
@@ -25,7 +27,7 @@ static struct {
     struct tp_mutex lock; /* rank RUNTIME */
     /* lock */
     bool active;
-    bool stopping;
+    bool up; /* the tables are there and the root is born */
     bool halted;
     int halt_code;
     unsigned interrupts;
@@ -57,18 +59,21 @@ tp_external_end(void)
 {
     /* STOP-2 seq_cst: after the actor was made runnable. Partner: quiescent,
      * which is asked again when the workers are idle once more. */
-    atomic_fetch_sub_explicit(&rt.external, 1, memory_order_seq_cst);
+    if (atomic_fetch_sub_explicit(&rt.external, 1, memory_order_seq_cst) == 1) {
+        tp_sched_nudge(); /* maybe nobody was made runnable */
+    }
 }
 
 /* -- stop ---------------------------------------------------------------- */
 
+/* Threads outside ask for a stop under the lock, and only while the tables are
+ * there; what comes before that is made up for in go_up. */
 static void
-stop_all(enum tp_reason_kind root, enum tp_reason_kind others)
+halt_locked(void)
 {
-    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
-    rt.stopping = true;
-    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
-    tp_actor_end_all(root, others);
+    if (rt.up) {
+        tp_actor_end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+    }
 }
 
 void
@@ -79,8 +84,8 @@ tp_halt(int code)
         rt.halted = true;
         rt.halt_code = code;
     }
+    halt_locked();
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
-    stop_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
 }
 
 bool
@@ -93,23 +98,19 @@ tp_halted(int *out_code)
     return halted;
 }
 
-void
-tp_interrupt(void)
+static void
+interrupt_locked(void)
 {
-    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
-    bool active = rt.active;
-    unsigned nth = ++rt.interrupts;
-    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
     /* STOP-3 seq_cst: read after the interrupt was counted. Partner:
      * on_root_end stores it, then reads the count. */
     bool ended = atomic_load_explicit(&rt.root_ended, memory_order_seq_cst);
-    if (!active) {
+    if (!rt.up) {
         return;
     }
-    if (nth > 1) {
-        stop_all(TP_REASON_KILLED, TP_REASON_KILLED);
+    if (rt.interrupts > 1) {
+        tp_actor_end_all(TP_REASON_KILLED, TP_REASON_KILLED);
     } else if (ended) {
-        stop_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+        halt_locked();
     } else {
         /* relaxed: set before any other thread was started. */
         tp_exit_signal(
@@ -118,20 +119,55 @@ tp_interrupt(void)
     }
 }
 
-/* All workers sleep, nothing is queued. */
+void
+tp_interrupt(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    rt.interrupts++;
+    interrupt_locked();
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+static void
+go_up(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    rt.up = true;
+    if (rt.halted) {
+        halt_locked();
+    }
+    if (rt.interrupts > 0) {
+        interrupt_locked();
+    }
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+static void
+go_down(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    rt.up = false;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
 static bool
 quiescent(void)
 {
-    /* STOP-2 seq_cst: read after all idle bits were seen. Partner:
-     * tp_external_begin. */
+    uint64_t ticket;
+    if (!tp_sched_quiet_begin(&ticket)) {
+        return false;
+    }
+    /* STOP-2 seq_cst: read between two looks at the sleepers, and before the
+     * queues: what was made runnable before the last external_end is queued,
+     * or somebody has run it. Partner: tp_external_begin, tp_external_end. */
     if (atomic_load_explicit(&rt.external, memory_order_seq_cst) != 0 ||
-        tp_timers_prune()) {
+        tp_timers_prune() || !tp_sched_is_quiet(ticket)) {
         return false;
     }
     /* relaxed: a root that ends is not parked. */
     bool ended = atomic_load_explicit(&rt.root_ended, memory_order_relaxed);
-    stop_all(ended ? TP_REASON_SHUTDOWN : TP_REASON_DEADLOCK,
-             TP_REASON_SHUTDOWN);
+    tp_actor_end_all(ended ? TP_REASON_SHUTDOWN : TP_REASON_DEADLOCK,
+                     TP_REASON_SHUTDOWN);
     return true;
 }
 
@@ -152,7 +188,7 @@ on_root_end(struct tp_reason *reason)
     bool interrupted = rt.interrupts > 0;
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
     if (interrupted || is_failure(reason)) {
-        stop_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+        tp_actor_end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
     }
 }
 
@@ -161,9 +197,13 @@ on_root_end(struct tp_reason *reason)
 static void
 work(unsigned index)
 {
+    struct tp_altstack alt;
+    /* Without it an overflow kills the process, and nothing else changes. */
+    tp_fault_thread_begin(&alt);
     tp_stack_thread_begin();
     tp_worker_run(index);
     tp_stack_thread_end();
+    tp_fault_thread_end(&alt);
     tp_msg_thread_flush();
     tp_slab_thread_flush();
 }
@@ -201,8 +241,8 @@ start_threads(unsigned count)
     unsigned started = 1;
     block_signals(&old);
     while (started < count &&
-           pthread_create(&tp_sched.workers[started].thread, NULL, worker_main,
-                          (void *)(uintptr_t)started) == 0) {
+           tp_thread_create(&tp_sched.workers[started].thread, worker_main,
+                            (void *)(uintptr_t)started) == 0) {
         started++;
     }
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -226,7 +266,7 @@ claim(void)
     bool mine = !rt.active;
     if (mine) {
         rt.active = true;
-        rt.stopping = rt.halted = false;
+        rt.halted = false;
         rt.interrupts = 0;
         rt.root_reason = NULL;
     }
@@ -293,9 +333,12 @@ spawn_root(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
 static void
 run_threads(unsigned count)
 {
+    go_up();
     unsigned started = start_threads(count);
+    tp_sched_short_of(started);
     work(0);
     join_threads(started);
+    go_down();
 }
 
 int
@@ -330,6 +373,11 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     if (rc != 0) {
         goto fail_sched;
     }
+    rc = tp_slice_init();
+    if (rc != 0) {
+        goto fail_slice;
+    }
+    tp_sched.signals = tp_preempt_is_supported();
     rc = tp_monitor_start();
     if (rc != 0) {
         goto fail_monitor;
@@ -343,6 +391,8 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     tp_groups_fini();
     tp_names_fini();
 fail_monitor:
+    tp_slice_fini();
+fail_slice:
     tp_sched_fini();
 fail_sched:
     tp_timers_fini();

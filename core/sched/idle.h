@@ -7,7 +7,7 @@
  *           most one worker: it clears the bit by CAS and unparks its owner.
  * Threads:  any.
  * Locks:    none.
- * Ordering: IDLE-1.
+ * Ordering: IDLE-1, IDLE-3, MON-1.
  *             producer                      parker
  *             1 store work (seq_cst)        1 set own bit (seq_cst rmw)
  *             2 load mask  (seq_cst)        2 load all work (seq_cst)
@@ -29,7 +29,9 @@
 #define TP_WORKERS_MAX 64
 
 struct tp_idle {
-    _Atomic uint64_t mask; /* any thread, atomic: 1 = that worker sleeps */
+    /* any thread, atomic */
+    _Atomic uint64_t mask;   /* 1 = that worker sleeps */
+    _Atomic uint64_t leaves; /* so often a worker has left its sleep */
 };
 
 static inline uint64_t
@@ -49,7 +51,7 @@ tp_idle_enter(struct tp_idle *idle, unsigned worker)
            bit;
 }
 
-/* Clears one's own bit, set or not. */
+/* Clears one's own bit, set or not; before the worker does anything. */
 static inline void
 tp_idle_leave(struct tp_idle *idle, unsigned worker)
 {
@@ -57,6 +59,17 @@ tp_idle_leave(struct tp_idle *idle, unsigned worker)
      * Partner: the monitor says that it sleeps, then reads the mask. */
     atomic_fetch_and_explicit(&idle->mask, ~(1ull << worker),
                               memory_order_seq_cst);
+    /* IDLE-3 seq_cst rmw: after the bit is cleared, by whomever, and before
+     * any work. Partner: tp_idle_leaves, read before and after a look at the
+     * mask: who was awake in between is found by one of the three. */
+    atomic_fetch_add_explicit(&idle->leaves, 1, memory_order_seq_cst);
+}
+
+static inline uint64_t
+tp_idle_leaves(struct tp_idle *idle)
+{
+    /* IDLE-3 seq_cst: see tp_idle_leave. */
+    return atomic_load_explicit(&idle->leaves, memory_order_seq_cst);
 }
 
 static inline uint64_t

@@ -2,22 +2,23 @@
  * monitor.c - the thread that looks at the workers from outside.
  *
  * Threads:  its state is its own; it reads the workers' atomics.
- * Ordering: MON-1, WS-1.
+ * Ordering: MON-1, WS-1, STOP-4.
  * Tests:    spec/unit/worker_test.c
  */
 #define _GNU_SOURCE
 #include "sched/monitor.h"
 
+#include "ctx/preempt.h"
 #include "sched/timer.h"
 #include "sched/worker.h"
 
 #include <signal.h>
 #include <string.h>
 
-/* While a worker sleeps, so that what waits in a wake slot is passed on after a
- * millisecond at the latest; and while all are busy. */
+/* A tick is a slice, but while a worker sleeps no longer than this, so that
+ * what waits in a wake slot is passed on after a millisecond at the latest. */
 #define TICK_SHORT_NS 500000ull
-#define TICK_LONG_NS  2000000ull
+#define TICK_MIN_NS   50000ull
 /* Ticks in a row without a worker awake before it goes to sleep: a process
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
@@ -41,17 +42,59 @@ static struct {
 static void
 pass_on(struct tp_worker *w)
 {
-    /* WS-1 acq_rel: takes what wake_slot_put published; the worker's own
-     * exchange sees NULL then. */
+    /* STOP-4 seq_cst: what is neither in a slot nor in a queue is in hand.
+     * Partner: tp_sched_is_quiet. */
+    atomic_store_explicit(&tp_sched.in_hand, true, memory_order_seq_cst);
+    /* WS-1 acq_rel: takes what wake_slot_put published; the worker's own look
+     * sees NULL then, and the hand. */
     struct tp_slot *s =
         atomic_exchange_explicit(&w->wake_slot, NULL, memory_order_acq_rel);
-    if (s == NULL) {
-        return;
+    if (s != NULL) {
+        tp_runq_inject(tp_sched.runq, &s->qnode);
     }
-    tp_runq_inject(tp_sched.runq, &s->qnode);
-    int i = tp_idle_claim(&tp_sched.idle, -1);
+    /* STOP-4 seq_cst: it is queued. */
+    atomic_store_explicit(&tp_sched.in_hand, false, memory_order_seq_cst);
+    int i = s == NULL ? -1 : tp_idle_claim(&tp_sched.idle, -1);
     if (i >= 0) {
         tp_parker_unpark(&tp_sched.workers[i].parker);
+    }
+}
+
+static bool
+is_doomed(const struct tp_slot *s)
+{
+    /* relaxed: a sample; the slot itself never goes away. */
+    return s != NULL && (atomic_load_explicit(&s->state, memory_order_relaxed) &
+                         TP_STATE_DOOMED) != 0;
+}
+
+/*
+ * The slice is used up. The actor shall yield if something waits to run, or if
+ * it is to end; a signal makes it, where its code may stop. Without that it is
+ * signalled once all the same, so that its class learns of a long run.
+ */
+static void
+cut_short(struct tp_worker *w, uint64_t now_ns)
+{
+    /* relaxed, all: samples and requests; a wrong one is corrected a tick
+     * later. */
+    bool wanted =
+        is_doomed(atomic_load_explicit(&w->running, memory_order_relaxed)) ||
+        /* relaxed: as above. */
+        atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq);
+    /* relaxed: as above. */
+    int tid = atomic_load_explicit(&w->tid, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->yield_wanted, wanted, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->resched, wanted, memory_order_relaxed);
+    /* relaxed: as above. */
+    bool poked = atomic_load_explicit(&w->poked, memory_order_relaxed);
+    if (tid != 0 && tp_sched.signals && (wanted || !poked)) {
+        /* relaxed: the signal orders it for the thread it goes to. */
+        atomic_store_explicit(&w->asked, TP_ASK_LOOK, memory_order_relaxed);
+        tp_preempt_signal(tid);
     }
 }
 
@@ -72,8 +115,7 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
         return;
     }
     if (now_ns - v->since_ns >= tp_sched.slice_ns) {
-        /* relaxed: a request; the actor reads it at its next checkpoint. */
-        atomic_store_explicit(&w->resched, true, memory_order_relaxed);
+        cut_short(w, now_ns);
     }
     if (s != NULL && s == v->wake_slot && tp_idle_mask(&tp_sched.idle) != 0) {
         pass_on(w);
@@ -95,10 +137,14 @@ look_at_timers(uint64_t now_ns)
     }
 }
 
-static bool
-all_sleep(void)
+static uint64_t
+tick_ns(void)
 {
-    return tp_idle_mask(&tp_sched.idle) == tp_idle_all(tp_sched.count);
+    uint64_t tick = tp_sched.slice_ns;
+    if (tp_idle_mask(&tp_sched.idle) != 0 && tick > TICK_SHORT_NS) {
+        tick = TICK_SHORT_NS;
+    }
+    return tick < TICK_MIN_NS ? TICK_MIN_NS : tick;
 }
 
 static void
@@ -108,7 +154,8 @@ sleep_until_poked(void)
      * its bit, then reads this (tp_monitor_poke). */
     atomic_store_explicit(&tp_monitor_asleep, true, memory_order_seq_cst);
     /* relaxed: stop is followed by an unpark. */
-    if (all_sleep() && !atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
+    if (tp_sched_all_sleep() &&
+        !atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
         tp_parker_park(&mon.parker, TP_NEVER);
     }
     /* relaxed: who reads the old value unparks us once too often. */
@@ -123,7 +170,7 @@ monitor_main(void *unused)
     pthread_setname_np(pthread_self(), "troupe-monitor");
     /* relaxed: stop is followed by an unpark. */
     while (!atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
-        quiet = all_sleep() ? quiet + 1 : 0;
+        quiet = tp_sched_all_sleep() ? quiet + 1 : 0;
         if (quiet > LINGER_TICKS) {
             sleep_until_poked();
             quiet = 0;
@@ -134,9 +181,7 @@ monitor_main(void *unused)
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
         look_at_timers(now);
-        tp_parker_park(&mon.parker, now + (tp_idle_mask(&tp_sched.idle) != 0
-                                               ? TICK_SHORT_NS
-                                               : TICK_LONG_NS));
+        tp_parker_park(&mon.parker, now + tick_ns());
     }
     return NULL;
 }
@@ -157,7 +202,7 @@ tp_monitor_start(void)
     atomic_store_explicit(&tp_monitor_asleep, false, memory_order_relaxed);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = pthread_create(&mon.thread, NULL, monitor_main, NULL);
+    int rc = tp_thread_create(&mon.thread, monitor_main, NULL);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc == 0 ? 0 : TROUPE_ESYSTEM;
 }

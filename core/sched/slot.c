@@ -93,6 +93,16 @@ tp_slot_alloc(void)
     return s;
 }
 
+uint32_t
+tp_slots_used(void)
+{
+    tp_mutex_lock(&tp_slots.lock, TP_RANK_FREELIST);
+    /* relaxed: written under the lock that we hold. */
+    uint32_t used = atomic_load_explicit(&tp_slots.used, memory_order_relaxed);
+    tp_mutex_unlock(&tp_slots.lock, TP_RANK_FREELIST);
+    return used;
+}
+
 void
 tp_slot_free(struct tp_slot *s)
 {

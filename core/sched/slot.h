@@ -130,6 +130,10 @@ void tp_slots_fini(void);
 /* A vacant slot with its generation set, or NULL when all are in use. */
 struct tp_slot *tp_slot_alloc(void);
 
+/* How many slots were ever taken. Who takes another one after this call sees
+ * what the caller wrote before it. */
+uint32_t tp_slots_used(void);
+
 /* Gives back a slot in state TP_DONE; its generation moves on. */
 void tp_slot_free(struct tp_slot *s);
 

@@ -3,7 +3,8 @@
  *
  * The state word's protocol (ST-1). Who may make which step:
  *
- *   VACANT  -> QUEUED    tp_slot_start, the spawner; nobody else knows it yet
+ *   VACANT  -> QUEUED    tp_slot_born, the spawner, who has it in hand until
+ *                        tp_slot_start
  *   QUEUED  -> RUNNING   run_slice, the worker that took it; the epoch moves on
  *   RUNNING -> NOTIFIED  tp_unpark_at with the current epoch, any thread
  *   RUNNING -> PARKED    after_park, the worker, once the stack is at rest
@@ -17,11 +18,12 @@
  *
  * Threads:  see worker.h.
  * Locks:    none of its own.
- * Ordering: ST-1, WS-1, IDLE-1, IDLE-2, MON-1.
+ * Ordering: ST-1, WS-1, IDLE-1, IDLE-2, STOP-4.
  * Rejected: a direct switch from actor to actor - it saves 4 ns and costs a
  *           second place where a park is completed.
- * Tests:    spec/unit/worker_test.c, spec/unit/sched_stress.c
+ * Tests:    spec/unit/worker_test.c, spec/unit/actor_stress.c
  */
+#define _GNU_SOURCE
 #include "sched/worker.h"
 
 #include "sched/monitor.h"
@@ -29,6 +31,8 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 /* So often in a row the wake slot comes before the queue. */
 #define SLOT_BUDGET 64
@@ -55,6 +59,16 @@ tp_slot_self(void)
     return w == NULL ? NULL : w->current;
 }
 
+/* Owner only. */
+static void
+count(_Atomic uint64_t *stat, uint64_t n)
+{
+    /* relaxed: a statistic with one writer. */
+    uint64_t old = atomic_load_explicit(stat, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(stat, old + n, memory_order_relaxed);
+}
+
 static struct tp_slot *
 slot_of(struct tp_runq_node *n)
 {
@@ -70,7 +84,7 @@ wake_one(int avoid)
     if (i >= 0) {
         struct tp_worker *w = tp_worker_self();
         if (w != NULL) {
-            w->stats.wakes++;
+            count(&w->stats.wakes, 1);
         }
         tp_parker_unpark(&tp_sched.workers[i].parker);
     }
@@ -93,8 +107,9 @@ wake_slot_put(struct tp_worker *w, struct tp_slot *s)
 static struct tp_slot *
 wake_slot_take(struct tp_worker *w)
 {
-    /* relaxed: a look; the exchange decides. */
-    if (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) == NULL) {
+    /* WS-1 acquire: who finds it emptied by the monitor sees that the slot is
+     * in its hand (tp_sched_is_quiet). */
+    if (atomic_load_explicit(&w->wake_slot, memory_order_acquire) == NULL) {
         return NULL;
     }
     /* WS-1 acq_rel: as in wake_slot_put; the monitor may have been faster. */
@@ -118,11 +133,16 @@ enqueue(struct tp_slot *s)
 }
 
 void
-tp_slot_start(struct tp_slot *s)
+tp_slot_born(struct tp_slot *s)
 {
     /* ST-1 release: publishes the newborn to whoever finds its pid. */
     atomic_fetch_add_explicit(&s->state, TP_QUEUED - TP_VACANT,
                               memory_order_release);
+}
+
+void
+tp_slot_start(struct tp_slot *s)
+{
     enqueue(s);
 }
 
@@ -337,7 +357,11 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
         tp_sched.ops->doom(s);
     }
     w->current = s;
-    w->stats.switches++;
+    /* relaxed: samples for the monitor. */
+    atomic_store_explicit(&w->running, s, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->poked, false, memory_order_relaxed);
+    count(&w->stats.switches, 1);
     w->slice_start_cycles = tp_cycles();
     /* relaxed: only this thread writes; the monitor samples. */
     atomic_store_explicit(
@@ -359,6 +383,10 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
     case TP_AFTER_EXIT:
         tp_sched.ops->reap(s);
         break;
+    case TP_AFTER_OVERFLOW:
+        tp_sched.ops->overflow(s);
+        after_yield(w, s);
+        break;
     }
 }
 
@@ -378,7 +406,7 @@ check_timers(struct tp_worker *w)
     w->timer_check_cycles = cycles;
     uint64_t now = tp_now_ns();
     if (earliest <= now) {
-        w->stats.timers += tp_timers_run(now);
+        count(&w->stats.timers, tp_timers_run(now));
     }
 }
 
@@ -417,7 +445,7 @@ take_queued(struct tp_worker *w)
             return s;
         }
         s = slot_of(tp_runq_steal(tp_sched.runq, w->index, next_random(w)));
-        w->stats.steals += s != NULL;
+        count(&w->stats.steals, s != NULL);
     }
     if (s != NULL) {
         w->slot_streak = 0;
@@ -435,6 +463,7 @@ take(struct tp_worker *w)
         struct tp_slot *s = wake_slot_take(w);
         if (s != NULL) {
             w->slot_streak++;
+            chain(w); /* who yielded or slept is queued, and s may run long */
             return s;
         }
     }
@@ -510,16 +539,40 @@ resign_timekeeper(struct tp_worker *w)
     }
 }
 
+bool
+tp_sched_quiet_begin(uint64_t *out_ticket)
+{
+    *out_ticket = tp_idle_leaves(&tp_sched.idle);
+    return tp_sched_all_sleep();
+}
+
+bool
+tp_sched_is_quiet(uint64_t ticket)
+{
+    /* STOP-4 seq_cst: read before the queues. Partner: the monitor's hand is
+     * full before it takes from a wake slot, and empty after it queued. */
+    return !atomic_load_explicit(&tp_sched.in_hand, memory_order_seq_cst) &&
+           !tp_runq_has_work(tp_sched.runq) && tp_sched_all_sleep() &&
+           tp_idle_leaves(&tp_sched.idle) == ticket;
+}
+
+void
+tp_sched_nudge(void)
+{
+    if (tp_sched_all_sleep()) {
+        wake_one(-1);
+    }
+}
+
 static void
 idle(struct tp_worker *w)
 {
-    uint64_t mask = tp_idle_enter(&tp_sched.idle, w->index);
+    tp_idle_enter(&tp_sched.idle, w->index);
     uint64_t deadline = become_timekeeper(w);
-    bool all = mask == tp_idle_all(tp_sched.count);
     if (!tp_runq_has_work(tp_sched.runq) && !stopping() &&
-        !(all && tp_sched.ops->quiescent()) &&
+        !tp_sched.ops->quiescent() &&
         (deadline == TP_NEVER || deadline > tp_now_ns())) {
-        w->stats.parks++;
+        count(&w->stats.parks, 1);
         tp_parker_park(&w->parker, deadline);
     }
     resign_timekeeper(w);
@@ -532,10 +585,21 @@ idle(struct tp_worker *w)
 /* -- start and stop ------------------------------------------------------ */
 
 void
+tp_sched_short_of(unsigned started)
+{
+    /* relaxed: see tp_sched_all_sleep. */
+    atomic_store_explicit(&tp_sched.present, tp_idle_all(started),
+                          memory_order_relaxed);
+}
+
+void
 tp_worker_run(unsigned index)
 {
     struct tp_worker *w = &tp_sched.workers[index];
     self_worker = w;
+    /* relaxed: the monitor signals nobody before it sees it. */
+    atomic_store_explicit(&w->tid, (int)syscall(SYS_gettid),
+                          memory_order_relaxed);
     tp_fiber_init_thread(&w->fiber);
     tp_idle_leave(&tp_sched.idle, index);
     tp_monitor_poke();
@@ -548,6 +612,8 @@ tp_worker_run(unsigned index)
         }
     }
     tp_fiber_fini(&w->fiber);
+    /* relaxed: a late signal finds no actor. */
+    atomic_store_explicit(&w->tid, 0, memory_order_relaxed);
     self_worker = NULL;
 }
 
@@ -610,6 +676,7 @@ tp_sched_init(unsigned workers, uint64_t slice_ns,
     tp_sched.count = workers;
     tp_sched.slice_ns = slice_ns;
     tp_sched.ops = ops;
+    atomic_init(&tp_sched.present, tp_idle_all(workers));
     atomic_init(&tp_sched.timekeeper, -1);
     atomic_init(&tp_sched.timekeeper_deadline, TP_NEVER);
     tp_timer_on_earlier = on_earlier_deadline;

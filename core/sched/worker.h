@@ -29,15 +29,23 @@
 enum tp_after {
     TP_AFTER_PARK,
     TP_AFTER_YIELD,
-    TP_AFTER_EXIT
+    TP_AFTER_EXIT,
+    TP_AFTER_OVERFLOW /* its stack ran over; it was given up where it stood */
+};
+
+/* Why the monitor has signalled a worker. */
+enum tp_ask {
+    TP_ASK_NOTHING,
+    TP_ASK_LOOK
 };
 
 struct tp_worker_stats {
-    uint64_t switches; /* slices run */
-    uint64_t steals;
-    uint64_t parks;
-    uint64_t wakes; /* unparks of siblings */
-    uint64_t timers;
+    _Atomic uint64_t switches; /* slices run */
+    _Atomic uint64_t steals;
+    _Atomic uint64_t parks;
+    _Atomic uint64_t wakes; /* unparks of siblings */
+    _Atomic uint64_t timers;
+    _Atomic uint64_t preemptions; /* slices cut short */
 };
 
 struct tp_worker {
@@ -46,7 +54,7 @@ struct tp_worker {
     pthread_t thread;
     struct tp_fiber fiber; /* the scheduler's own context */
 
-    /* owner only */
+    /* owner only; current also by signal handlers on its thread */
     struct tp_slot *current;
     enum tp_after after;
     unsigned slot_streak; /* slices in a row taken from the wake slot */
@@ -60,9 +68,14 @@ struct tp_worker {
 
     /* any thread, atomic */
     alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
-    _Atomic uint32_t slice; /* counts slices; the monitor compares */
-    _Atomic bool in_actor;  /* an actor runs on this worker */
-    _Atomic bool resched;   /* the monitor asks the actor to yield soon */
+    _Atomic uint32_t slice;    /* counts slices; the monitor compares */
+    _Atomic bool in_actor;     /* an actor runs on this worker */
+    _Atomic bool resched;      /* the monitor asks the actor to yield soon */
+    _Atomic bool yield_wanted; /* by the monitor: something waits to run */
+    _Atomic bool poked;        /* a signal has met this slice in its code */
+    _Atomic int asked;         /* enum tp_ask: a signal is under way */
+    _Atomic int tid;           /* of its thread; 0: not running */
+    _Atomic(struct tp_slot *) running; /* current, for the monitor */
     struct tp_parker parker;
 };
 
@@ -70,10 +83,13 @@ struct tp_sched_ops {
     /* The slot is doomed and about to run: prepare its fiber to end. Returns
      * false if it ends already and goes on as it was. */
     bool (*doom)(struct tp_slot *s);
+    /* The slot's stack has run over: prepare its fiber to end. */
+    void (*overflow)(struct tp_slot *s);
     /* The slot's fiber has switched out for the last time (state TP_DONE). */
     void (*reap)(struct tp_slot *s);
-    /* All workers sleep and no work is queued. True: the run is over, or new
-     * work was made. Called by one worker at a time. */
+    /* All workers sleep and no work is queued, or so it seems: the answer is
+     * given between tp_sched_quiet_begin and tp_sched_is_quiet. True: the run
+     * is over, or new work was made. */
     bool (*quiescent)(void);
 };
 
@@ -84,9 +100,12 @@ struct tp_sched {
     struct tp_runq *runq;
     struct tp_worker *workers;
     uint64_t slice_ns;
+    bool signals; /* slices are cut short by signals */
 
     /* any thread, atomic */
     alignas(TP_CACHELINE) struct tp_idle idle;
+    _Atomic uint64_t present; /* a bit for each worker that was started */
+    _Atomic bool in_hand;     /* the monitor carries a slot to the queue */
     _Atomic int timekeeper; /* the worker that sleeps until a deadline, or -1 */
     _Atomic uint64_t timekeeper_deadline;
     _Atomic bool stop;
@@ -103,6 +122,30 @@ void tp_worker_run(unsigned index);
 
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
+
+/* Workers from started on have no thread. Before worker 0 runs. */
+void tp_sched_short_of(unsigned started);
+
+/*
+ * Can nothing happen any more? begin: false, no; else look at all that may
+ * still make an actor runnable from outside, then ask is_quiet. True: from
+ * begin on all workers have slept, and nothing is queued.
+ */
+bool tp_sched_quiet_begin(uint64_t *out_ticket);
+bool tp_sched_is_quiet(uint64_t ticket);
+
+/* What was awaited outside is gone and nobody was woken by it: one worker
+ * shall ask whether that was the last. Any thread. */
+void tp_sched_nudge(void);
+
+/* Do all workers sleep? */
+static inline bool
+tp_sched_all_sleep(void)
+{
+    /* relaxed: set before worker 0 runs, and it must sleep too. */
+    return tp_idle_mask(&tp_sched.idle) ==
+           atomic_load_explicit(&tp_sched.present, memory_order_relaxed);
+}
 
 /* This thread's worker, NULL on others. Never keep it across a switch. */
 struct tp_worker *tp_worker_self(void);
@@ -143,7 +186,11 @@ void tp_worker_checkpoint_slow(void);
 
 /* -- for anybody --------------------------------------------------------- */
 
-/* A newborn slot (TP_VACANT, filled in) becomes runnable. */
+/* A newborn slot (TP_VACANT, filled in) can be told to end from here on. Caller
+ * holds the slot's lock. */
+void tp_slot_born(struct tp_slot *s);
+
+/* It becomes runnable. */
 void tp_slot_start(struct tp_slot *s);
 
 /* Ends wait epoch of pid; false if that wait is over. */

@@ -11,6 +11,9 @@
 ---@class troupe.Pid: lightuserdata
 local Pid = {}
 
+--- An actor, or a registered name that is looked up at each call.
+---@alias troupe.Dest troupe.Pid|string
+
 --- A delayed message that has not been sent yet, see `troupe.cancel`.
 ---@alias troupe.Timer number
 
@@ -26,6 +29,7 @@ local Pid = {}
 ---| "limit"   # max_actors, or a limit of the system
 ---| "nomem"   # out of memory
 ---| "killed"  # the runtime is stopping
+---| "name_taken" # another actor has the name
 
 --- What became of an actor that was ended by an error.
 ---@class troupe.Failure
@@ -56,6 +60,7 @@ local Pid = {}
 ---@field mailbox? troupe.MailboxOpts
 ---@field jit? boolean|"auto" default "auto": on after some CPU time
 ---@field priority? "normal"
+---@field name? string registered before the child runs
 
 ---@class troupe.RunOpts
 ---@field schedulers? integer 1 to 64, default: usable CPUs
@@ -104,7 +109,7 @@ function troupe.self() end
 --- Copy a message into an actor's mailbox. Parks only where that mailbox is
 --- full and has `on_full = "block"`.
 ---@async
----@param dest troupe.Pid
+---@param dest troupe.Dest
 ---@param message troupe.Sendable
 ---@return true? ok
 ---@return troupe.Err? err "noproc" | "full"
@@ -141,7 +146,7 @@ function troupe.now() end
 
 --- Send a message later.
 ---@param seconds number 0 or less: at once
----@param dest troupe.Pid
+---@param dest troupe.Dest
 ---@param message troupe.Sendable copied now
 ---@return troupe.Timer? timer
 ---@return troupe.Err? err
@@ -149,7 +154,7 @@ function troupe.send_after(seconds, dest, message) end
 
 --- Send a message again and again; at most one of them is unread at a time.
 ---@param seconds number more than 0
----@param dest troupe.Pid
+---@param dest troupe.Dest
 ---@param message troupe.Sendable copied now
 ---@return troupe.Timer? timer
 ---@return troupe.Err? err
@@ -160,13 +165,38 @@ function troupe.send_every(seconds, dest, message) end
 ---@return boolean won true if it beat the fire
 function troupe.cancel(timer) end
 
+--- Give an actor a name; it may have several.
+---@param name string 1 to 255 bytes
+---@param pid? troupe.Dest default: the caller
+---@return true? ok also if it has the name already
+---@return troupe.Err? err "name_taken" | "noproc"
+---@return troupe.Pid? holder who has the name
+function troupe.register(name, pid) end
+
+--- Free a name, whoever has it.
+---@param name string
+---@return boolean held true if somebody had it
+function troupe.unregister(name) end
+
+--- Who has a name.
+---@nodiscard
+---@param name string
+---@return troupe.Pid? pid
+function troupe.whereis(name) end
+
+--- The names of an actor in the order they were given, or all names.
+---@nodiscard
+---@param pid? troupe.Dest
+---@return string[] names
+function troupe.names(pid) end
+
 --- End the running actor.
 ---@param reason? troupe.Sendable default "normal"
 function troupe.exit(reason) end
 
 --- Wait for an actor's end.
 ---@async
----@param pid troupe.Pid
+---@param pid troupe.Dest
 ---@param timeout? number seconds
 ---@return true? ok true if its reason was "normal"
 ---@return troupe.Reason? reason or "timeout"
@@ -183,5 +213,72 @@ function Pid:send(message) end
 ---@nodiscard
 ---@return boolean
 function Pid:alive() end
+
+--- What a group monitor is told.
+---@class troupe.GroupEvent
+---@field type "join"|"leave"
+---@field ref troupe.GroupRef
+---@field group string
+---@field pid troupe.Pid
+
+--- A monitor of a group, see `pg.monitor`.
+---@alias troupe.GroupRef number
+
+--- Module troupe.pg: process groups. A group is a string of 1 to 255 bytes.
+---@class troupe.pg
+local pg = {}
+
+--- Make an actor a member.
+---@param group string
+---@param pid? troupe.Dest default: the caller
+---@return true? ok
+---@return boolean|troupe.Err is_new false if it is a member already; or "noproc"
+function pg.join(group, pid) end
+
+---@param group string
+---@param pid? troupe.Dest default: the caller
+---@return boolean was_member
+function pg.leave(group, pid) end
+
+--- The members in the order they joined.
+---@nodiscard
+---@param group string
+---@return troupe.Pid[] members
+function pg.members(group) end
+
+--- The groups that have a member.
+---@nodiscard
+---@return string[] names
+function pg.groups() end
+
+--- The next member in turn.
+---@nodiscard
+---@param group string
+---@return troupe.Pid? member
+function pg.pick(group) end
+
+--- Send to the next member in turn that takes the message.
+---@param group string
+---@param message troupe.Sendable
+---@return troupe.Pid? member
+---@return "no_member"|"full"|nil err
+function pg.dispatch(group, message) end
+
+--- Send to all members.
+---@param group string
+---@param message troupe.Sendable
+---@return integer count how many got it
+function pg.broadcast(group, message) end
+
+--- Be told of joins and leaves, as troupe.GroupEvent messages.
+---@param group string
+---@return troupe.GroupRef ref
+---@return troupe.Pid[] members those of this moment
+function pg.monitor(group) end
+
+--- No message of that monitor is received after this.
+---@param ref troupe.GroupRef
+---@return boolean known
+function pg.demonitor(ref) end
 
 return troupe

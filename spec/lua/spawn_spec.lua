@@ -95,13 +95,7 @@ describe("troupe.spawn", function()
     local broken = helper.file("spawn_broken.lua", "x = = 1")
     for what, text in pairs { ["no.such.module"] = "no.such.module", ["/no/such/file.lua"] =
       "/no/such/file.lua", [broken] = "spawn_broken.lua:1:" } do
-      local reason
-      for _ = 1, 100 do
-        reason = helper.reason(troupe.spawn(what))
-        if reason ~= "noproc" then
-          break
-        end
-      end
+      local reason = helper.reason_with({}, what)
       assert.equal("error", reason.kind)
       assert.matches(text, reason.message, 1, true)
     end
@@ -152,23 +146,23 @@ describe("troupe.spawn", function()
     helper.silence()
   end, { limit = 60 })
 
-  helper.actor("holds 10,000 children at once", function()
+  helper.actor("holds 2,000 children at once", function()
     local me = troupe.self()
     local pids = {}
-    for i = 1, 10000 do
+    for i = 1, 2000 do
       pids[i] = troupe.spawn(function()
         local n = troupe.receive()
         troupe.send(me, n + 1)
       end)
     end
-    for i = 1, 10000 do
+    for i = 1, 2000 do
       assert(troupe.send(pids[i], i))
     end
     local sum = 0
-    for _ = 1, 10000 do
+    for _ = 1, 2000 do
       sum = sum + helper.receive(30)
     end
-    assert.equal(10000 * 10001 / 2 + 10000, sum)
+    assert.equal(2000 * 2001 / 2 + 2000, sum)
   end, { limit = 60 })
 
   helper.actor("works from children, grandchildren and so on", function()

@@ -192,7 +192,7 @@ join_value(struct tp_actor *self, troupe_pid p, const char *text)
 {
     struct tp_msg *down;
     CHECK_EQ(tp_join(self, p, TP_NEVER, &down), 0);
-    struct tp_reason *r = tp_down_reason(down);
+    struct tp_reason *r = tp_notice_reason(down);
     CHECK_EQ(r->kind, TP_REASON_VALUE);
     CHECK_EQ(r->size, strlen(text));
     CHECK_EQ(memcmp(r->data, text, r->size), 0);

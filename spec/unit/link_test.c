@@ -30,7 +30,7 @@ expect_down(struct tp_actor *self, uint64_t ref, troupe_pid dead)
     CHECK_EQ(m->kind, TP_MSG_DOWN);
     CHECK_EQ(m->ref, ref);
     CHECK_EQ(m->from, dead);
-    enum tp_reason_kind kind = (enum tp_reason_kind)tp_down_reason(m)->kind;
+    enum tp_reason_kind kind = (enum tp_reason_kind)tp_notice_reason(m)->kind;
     tp_check(tp_monitor_take_down(self, m));
     tp_msg_drop(m);
     return kind;
@@ -152,10 +152,10 @@ value_root(struct tp_actor *self, void *unused)
     for (int i = 0; i < 3; i++) {
         m[i] = recv_msg(self);
         tp_check(tp_monitor_take_down(self, m[i]));
-        tp_check(tp_down_reason(m[i]) == tp_down_reason(down)); /* shared */
+        tp_check(tp_notice_reason(m[i]) == tp_notice_reason(down)); /* shared */
         tp_msg_drop(m[i]);
     }
-    struct tp_reason *r = tp_down_reason(down);
+    struct tp_reason *r = tp_notice_reason(down);
     CHECK_EQ(r->kind, TP_REASON_VALUE);
     CHECK_EQ(r->size, strlen(text));
     CHECK_EQ(memcmp(r->data, text, r->size), 0);

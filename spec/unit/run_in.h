@@ -107,6 +107,18 @@ random_seed(void)
     return seed * 2654435761u + 1;
 }
 
+/* The number behind name on the command line. */
+static inline uint64_t
+option(int argc, char **argv, const char *name, uint64_t otherwise)
+{
+    for (int i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], name) == 0) {
+            return strtoull(argv[i + 1], NULL, 0);
+        }
+    }
+    return otherwise;
+}
+
 /* -- actors ---------------------------------------------------------------- */
 
 /* Calls of the class functions, over all actors of body_class. */
@@ -143,8 +155,8 @@ body_free(void *arg)
     add(&bodies_freed, 1);
 }
 
-static const struct tp_actor_class body_class = {body_main, body_finish,
-                                                 body_free};
+static const struct tp_actor_class body_class = {
+    .main = body_main, .finish = body_finish, .free = body_free};
 
 static inline struct body *
 body_new(actor_fn fn, actor_fn finish, void *arg)
@@ -189,7 +201,7 @@ join_kind(struct tp_actor *self, troupe_pid pid)
     struct tp_msg *down;
     CHECK_EQ(tp_join(self, pid, tp_now_ns() + PATIENCE_NS, &down), 0);
     enum tp_reason_kind kind =
-        (enum tp_reason_kind)tp_down_reason(down)->kind;
+        (enum tp_reason_kind)tp_notice_reason(down)->kind;
     tp_msg_drop(down);
     return kind;
 }
@@ -284,6 +296,19 @@ recv_num(struct tp_actor *self)
 {
     struct tp_msg *m = recv_msg(self);
     CHECK_EQ(m->kind, TP_MSG_USER);
+    uint64_t n = msg_num(m);
+    tp_msg_free(m);
+    return n;
+}
+
+/* The same without a deadline, which would keep the run alive. */
+static inline uint64_t
+recv_num_ever(struct tp_actor *self)
+{
+    struct tp_msg *m;
+    while ((m = tp_mailbox_pop(self)) == NULL) {
+        CHECK_EQ(tp_mailbox_wait(self, TP_NEVER), 0);
+    }
     uint64_t n = msg_num(m);
     tp_msg_free(m);
     return n;

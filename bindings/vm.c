@@ -1,0 +1,351 @@
+/*
+ * vm.c - what has to be known of LuaJIT to stop its code at any instruction.
+ *
+ * Idea:     Lua code may stop where no C code of LuaJIT is under way: in the
+ *           interpreter, which is one block of assembler, and in compiled
+ *           traces. Both keep everything of an actor on its stack and in its
+ *           state, hold no lock and use no address of a thread.
+ *           The interpreter's range: a C function called from it has a return
+ *           address there, and one unwind entry covers that address. A trace:
+ *           memory of no loaded object, with this state's dispatch pointer in
+ *           r14.
+ *           Where that cannot be found out, a count hook yields instead.
+ * Threads:  may_stop, may_abandon: signal context. init: any, once.
+ * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua,
+ *           spec/unit/vm_test.c
+ */
+#define _GNU_SOURCE
+#include "bind.h"
+
+#include "actor/slice.h"
+#include "ctx/preempt.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <luajit.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+/* A trace is within reach of a jump from the interpreter. */
+#define TRACE_REACH ((uintptr_t)1 << 31)
+/* Instructions between two looks where signals cannot be used. */
+#define HOOK_COUNT 10000
+/* Bytes of a state's first block, in which its dispatch table lies. */
+#define STATE_BLOCK_MAX 8192
+
+struct range {
+    uintptr_t lo, hi;
+};
+
+/* Set once, read by signal handlers afterwards. */
+static struct {
+    bool known;
+    struct range interpreter;
+    struct range objects[5]; /* code that may be given up; see may_abandon */
+    unsigned object_count;
+    struct range vdso;
+} vm;
+
+/* -- objects ------------------------------------------------------------- */
+
+static struct range
+object_of(const void *address)
+{
+    struct dl_find_object o;
+    struct range r = {0, 0};
+    if (_dl_find_object((void *)(uintptr_t)address, &o) == 0) {
+        r.lo = (uintptr_t)o.dlfo_map_start;
+        r.hi = (uintptr_t)o.dlfo_map_end;
+    }
+    return r;
+}
+
+static bool
+in_range(const struct range *r, uintptr_t pc)
+{
+    return pc >= r->lo && pc < r->hi;
+}
+
+static void
+add_object(const void *address)
+{
+    struct range r = object_of(address);
+    for (unsigned i = 0; i < vm.object_count; i++) {
+        if (vm.objects[i].lo == r.lo) {
+            return;
+        }
+    }
+    if (r.lo != 0 && vm.object_count < 5) {
+        vm.objects[vm.object_count++] = r;
+    }
+}
+
+static void
+find_vdso(void)
+{
+    uintptr_t base = getauxval(AT_SYSINFO_EHDR);
+    const ElfW(Ehdr) *eh = (const void *)base;
+    if (base == 0) {
+        return;
+    }
+    const ElfW(Phdr) *ph = (const void *)(base + eh->e_phoff);
+    for (unsigned i = 0; i < eh->e_phnum; i++) {
+        if (ph[i].p_type == PT_LOAD) {
+            vm.vdso.lo = base;
+            vm.vdso.hi = base + ph[i].p_vaddr + ph[i].p_memsz;
+        }
+    }
+}
+
+/* -- the interpreter ----------------------------------------------------- */
+
+#if defined(__x86_64__)
+struct dwarf_eh_bases {
+    void *tbase, *dbase, *func;
+};
+extern const unsigned char *_Unwind_Find_FDE(void *pc,
+                                             struct dwarf_eh_bases *bases);
+
+/*
+ * The range of the unwind entry at fde: length, CIE offset, start, size, each
+ * of 4 bytes. That the start is one, relative to its own place, is checked
+ * against what the unwinder says.
+ */
+static bool
+parse_fde(const unsigned char *fde, uintptr_t func, struct range *out)
+{
+    int32_t start;
+    uint32_t size;
+    memcpy(&start, fde + 8, sizeof start);
+    memcpy(&size, fde + 12, sizeof size);
+    out->lo = (uintptr_t)(fde + 8) + (uintptr_t)(intptr_t)start;
+    out->hi = out->lo + size;
+    return out->lo == func && size >= 4096 && size < (1u << 20);
+}
+
+/* Called by the interpreter: its return address is there. */
+static int
+probe(lua_State *L)
+{
+    struct dwarf_eh_bases bases;
+    void *pc = __builtin_return_address(0);
+    const unsigned char *fde = _Unwind_Find_FDE(pc, &bases);
+    (void)L;
+    vm.known = fde != NULL &&
+               parse_fde(fde, (uintptr_t)bases.func, &vm.interpreter) &&
+               in_range(&vm.interpreter, (uintptr_t)pc);
+    return 0;
+}
+
+static void
+find_interpreter(void)
+{
+    lua_State *L = luaL_newstate();
+    if (L == NULL) {
+        return;
+    }
+    lua_pushcfunction(L, probe); /* not compiled: jit is not open */
+    lua_setglobal(L, "probe");
+    if (luaL_loadstring(L, "probe()") != 0 || lua_pcall(L, 0, 0, 0) != 0) {
+        vm.known = false;
+    }
+    lua_close(L);
+}
+
+/* A lua_CFunction that passes on what r14 held when it was called. */
+__attribute__((naked)) static int
+capture(__attribute__((unused)) lua_State *L)
+{
+    __asm__("movq %r14, %rsi\n\t"
+            "jmp tp_vm_captured");
+}
+
+__attribute__((visibility("hidden"))) int tp_vm_captured(lua_State *L,
+                                                         uintptr_t dispatch);
+
+int
+tp_vm_captured(lua_State *L, uintptr_t dispatch)
+{
+    struct tp_lua *t = lua_touserdata(L, 1);
+    t->dispatch = dispatch;
+    return 0;
+}
+#else
+static void
+find_interpreter(void)
+{
+    vm.known = false;
+}
+#endif
+
+void
+tp_vm_init(void)
+{
+    find_interpreter();
+    find_vdso();
+    add_object((void *)(uintptr_t)lua_newstate);
+    add_object((void *)(uintptr_t)tp_vm_init);
+    add_object(dlsym(RTLD_DEFAULT, "_Unwind_RaiseException"));
+    add_object(dlsym(RTLD_DEFAULT, "fmod"));
+}
+
+const char *
+tp_vm_preemption(void)
+{
+    return vm.known && tp_preempt_is_supported() ? "signal" : "hook";
+}
+
+/* -- per state ----------------------------------------------------------- */
+
+static void
+count_hook(lua_State *L, lua_Debug *ar)
+{
+    (void)L;
+    (void)ar;
+    if (tp_actor_self() != NULL) {
+        tp_actor_checkpoint();
+    }
+}
+
+void
+tp_vm_open(lua_State *L, struct tp_lua *t)
+{
+#if defined(__x86_64__)
+    if (vm.known) {
+        lua_pushcfunction(L, capture);
+        lua_pushlightuserdata(L, t);
+        lua_call(L, 1, 0);
+        return;
+    }
+#endif
+    (void)t;
+    lua_sethook(L, count_hook, LUA_MASKCOUNT, HOOK_COUNT);
+}
+
+/* A long run of an actor that does not compile yet: at its next instruction
+ * it will. A hook can be set at any moment; LuaJIT's own command does that in
+ * a signal handler, too. */
+static void
+tier_hook(lua_State *L, lua_Debug *ar)
+{
+    struct tp_actor *a = tp_actor_self();
+    (void)ar;
+    lua_sethook(L, NULL, 0, 0);
+    if (a != NULL && a->class == &tp_lua_class) {
+        tp_jit_enable(L, tp_lua_of(a));
+    }
+}
+
+static void
+want_jit(struct tp_lua *t)
+{
+    if (!t->jit_on && t->jit_mode == TP_JIT_AUTO && !t->borrowed &&
+        t->L != NULL && lua_gethook(t->L) == NULL) {
+        lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, 1);
+    }
+}
+
+static bool
+is_trace(const struct tp_lua *t, const struct tp_preempt_frame *f)
+{
+    struct dl_find_object o;
+    return f->dispatch == t->dispatch && t->dispatch != 0 &&
+           f->pc - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
+           !in_range(&vm.vdso, f->pc) &&
+           _dl_find_object((void *)f->pc, &o) != 0;
+}
+
+bool
+tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    if (!vm.known) {
+        return false;
+    }
+    if (in_range(&vm.interpreter, f->pc)) {
+        want_jit(t);
+        return true;
+    }
+    return is_trace(t, f);
+}
+
+/*
+ * The code that runs on a Lua actor's stack and holds no lock while it calls
+ * deeper: LuaJIT, its traces, the bindings, the unwinder, the math library.
+ */
+bool
+tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    struct dl_find_object o;
+    if (t->borrowed) {
+        return false; /* the state is the host's */
+    }
+    for (unsigned i = 0; i < vm.object_count; i++) {
+        if (in_range(&vm.objects[i], pc)) {
+            return true;
+        }
+    }
+    return !in_range(&vm.vdso, pc) && vm.known &&
+           pc - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
+           _dl_find_object((void *)pc, &o) != 0;
+}
+
+/* -- machine code of a state that was given up --------------------------- */
+
+/* How LuaJIT links its areas of machine code: at the start of each. */
+struct code_link {
+    uintptr_t next;
+    size_t size;
+};
+
+/* Reads memory that may not be there. */
+static bool
+peek(uintptr_t address, struct code_link *out)
+{
+    struct iovec to = {out, sizeof *out};
+    struct iovec from = {(void *)address, sizeof *out};
+    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) ==
+           (ssize_t)sizeof *out;
+}
+
+static bool
+is_code_area(uintptr_t p, struct code_link *link)
+{
+    struct dl_find_object o;
+    return p != 0 && (p & 4095) == 0 &&
+           p - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
+           _dl_find_object((void *)p, &o) != 0 && peek(p, link) &&
+           link->size >= 4096 && link->size <= (1u << 26) &&
+           (link->size & 4095) == 0 && (link->next & 4095) == 0;
+}
+
+/*
+ * The state's own block holds, among much else, a pointer to the newest area.
+ * A word is taken for it only if it is a page near the interpreter, of no
+ * loaded object, that begins with a plausible link.
+ */
+void
+tp_vm_free_code(struct tp_lua *t)
+{
+    if (!t->jit_on || !vm.known) {
+        return;
+    }
+    uintptr_t base = (uintptr_t)t->L;
+    struct code_link link;
+    for (size_t at = 0; at < STATE_BLOCK_MAX; at += sizeof(uintptr_t)) {
+        uintptr_t p;
+        memcpy(&p, (void *)(base + at), sizeof p);
+        if (!is_code_area(p, &link)) {
+            continue;
+        }
+        while (p != 0 && is_code_area(p, &link)) {
+            munmap((void *)p, link.size);
+            p = link.next;
+        }
+        return;
+    }
+}

@@ -1,0 +1,177 @@
+/*
+ * slice.c - cutting slices short and containing overflows. See slice.h.
+ *
+ * An actor whose stack ran over is given up where it stands. That is sound
+ * only if it held no lock of ours: so no function of the core is entered with
+ * less than STACK_ROOM left (tp_stack_has_room), and code that may be given up
+ * (the class says which) takes no lock itself.
+ *
+ * Tests: spec/unit/preempt_test.c, spec/unit/fault_test.c
+ */
+#include "actor/slice.h"
+
+#include "ctx/fault.h"
+#include "ctx/preempt.h"
+
+#include <string.h>
+#include <unistd.h>
+
+/* The trampoline, its 512 bytes of FP state and the switch. */
+#define PREEMPT_ROOM 4096u
+/* The deepest call chain of the core, and a signal frame. */
+#define STACK_ROOM 12288u
+
+bool
+tp_stack_has_room(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    char *sp = __builtin_frame_address(0);
+    return a == NULL || sp - a->stack.lo >= (ptrdiff_t)STACK_ROOM ||
+           sp < a->stack.lo || sp >= a->stack.hi;
+}
+
+/* -- preemption ---------------------------------------------------------- */
+
+static bool
+is_ours(void)
+{
+    struct tp_worker *w = tp_worker_self();
+    /* relaxed: a flag between this thread and the monitor. */
+    return w != NULL &&
+           atomic_exchange_explicit(&w->asked, TP_ASK_NOTHING,
+                                    memory_order_relaxed) != TP_ASK_NOTHING;
+}
+
+static bool
+on_own_stack(const struct tp_actor *a, uintptr_t sp)
+{
+    return sp >= (uintptr_t)a->stack.lo + PREEMPT_ROOM &&
+           sp < (uintptr_t)a->stack.hi;
+}
+
+static bool
+classify(const struct tp_preempt_frame *f)
+{
+    struct tp_worker *w = tp_worker_self();
+    struct tp_actor *a = w->current == NULL ? NULL : w->current->actor;
+    if (a == NULL || !on_own_stack(a, f->sp) || a->nopreempt > 0 ||
+        a->class->may_stop == NULL) {
+        return false;
+    }
+    bool stop = a->class->may_stop(a, f);
+    /* relaxed: a statistic. */
+    atomic_store_explicit(&a->in_c, !stop, memory_order_relaxed);
+    if (!stop) {
+        return false;
+    }
+    if ((char *)f->sp < a->low_water) {
+        a->low_water = (char *)f->sp;
+    }
+    /* relaxed: written by this thread, read by the monitor. */
+    atomic_store_explicit(&w->poked, true, memory_order_relaxed);
+    /* relaxed: written by the monitor; it asks again. */
+    if (!atomic_load_explicit(&w->yield_wanted, memory_order_relaxed)) {
+        return false;
+    }
+    a->overruns++;
+    return true;
+}
+
+static void
+on_yield(void)
+{
+    tp_worker_yield(tp_slot_self());
+}
+
+static const struct tp_preempt_ops preempt_ops = {classify, on_yield, is_ours};
+
+/* -- overflow ------------------------------------------------------------ */
+
+struct line {
+    char text[400];
+    size_t n;
+};
+
+static void
+put(struct line *l, const char *s)
+{
+    while (*s != '\0' && l->n < sizeof l->text) {
+        l->text[l->n++] = *s++;
+    }
+}
+
+static void
+put_number(struct line *l, uint64_t v)
+{
+    char digits[24];
+    size_t n = sizeof digits;
+    digits[--n] = '\0';
+    do {
+        digits[--n] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v != 0);
+    put(l, digits + n);
+}
+
+/* One line, async-signal-safe. Names are under a lock: not from here. */
+static void
+explain(const struct tp_actor *a, uintptr_t address, bool probable)
+{
+    struct line l = {.n = 0};
+    put(&l, probable ? "troupe: probable stack overflow of actor <0."
+                     : "troupe: stack overflow of actor <0.");
+    put_number(&l, tp_pid_index(a->pid));
+    put(&l, ".");
+    put_number(&l, tp_pid_gen(a->pid));
+    put(&l, "> in code that may hold a lock: depth ");
+    put_number(&l, (uintptr_t)a->stack.hi - address);
+    put(&l, ", reserve ");
+    put_number(&l, a->stack.reserve);
+    put(&l, ", guard ");
+    put_number(&l, a->stack.guard);
+    put(&l, " bytes; raise stack.reserve in spawn_opt\n");
+    ssize_t ignored = write(STDERR_FILENO, l.text, l.n);
+    (void)ignored;
+}
+
+static enum tp_fault_verdict
+judge(uintptr_t address, uintptr_t pc, void *ucontext)
+{
+    struct tp_worker *w = tp_worker_self();
+    struct tp_actor *a =
+        w == NULL || w->current == NULL ? NULL : w->current->actor;
+    if (a == NULL || !tp_stack_is_overrun(&a->stack, (void *)address)) {
+        return TP_FAULT_FOREIGN;
+    }
+    if (a->class->may_abandon == NULL || !a->class->may_abandon(a, pc)) {
+        explain(a, address, address < (uintptr_t)a->stack.lo - a->stack.guard);
+        return TP_FAULT_FATAL;
+    }
+    w->after = TP_AFTER_OVERFLOW;
+    tp_fiber_redirect(ucontext, &w->fiber);
+    return TP_FAULT_CONTAINED;
+}
+
+static const struct tp_fault_ops fault_ops = {judge};
+
+/* -- start and end ------------------------------------------------------- */
+
+int
+tp_slice_init(void)
+{
+    int rc = tp_fault_install(&fault_ops);
+    if (rc == 0) {
+        rc = tp_preempt_install(&preempt_ops);
+        if (rc != 0) {
+            tp_fault_remove();
+        }
+    }
+    return rc;
+}
+
+void
+tp_slice_fini(void)
+{
+    tp_preempt_remove();
+    tp_fault_remove();
+}

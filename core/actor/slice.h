@@ -1,0 +1,23 @@
+/*
+ * slice.h - cutting an actor's slice short, and containing its overflow.
+ *
+ * Idea:     what the signal handlers of ctx/ ask: whose stack is this, may its
+ *           code stop at this instruction, may it be given up. The class of
+ *           the actor knows its code; all else is here.
+ * Threads:  signal context of a worker, but for init and fini.
+ * Tests:    spec/unit/preempt_test.c, spec/unit/fault_test.c
+ */
+#ifndef TP_ACTOR_SLICE_H
+#define TP_ACTOR_SLICE_H
+
+#include "actor/actor.h"
+
+/* Installs the handlers. 0 or what tp_preempt_install, tp_fault_install say. */
+int tp_slice_init(void);
+void tp_slice_fini(void);
+
+/* Is enough of the stack left for a call into the core? The running actor, or
+ * no actor at all: true. */
+bool tp_stack_has_room(void);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * preempt.c - the handler that injects a yield. See preempt.h.
+ *
+ * Tests: spec/unit/preempt_test.c
+ */
+#define _GNU_SOURCE
+#include "ctx/preempt.h"
+
+#include "base/check.h"
+#include "ctx/fiber.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <troupe.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define RED_ZONE 128
+
+static const struct tp_preempt_ops *ops;
+static struct sigaction previous;
+
+bool
+tp_preempt_is_supported(void)
+{
+#if defined(__x86_64__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+#if defined(__x86_64__)
+TP_HIDDEN void tp_preempt_tramp(void);
+TP_HIDDEN void tp_preempt_yield(void);
+
+void
+tp_preempt_yield(void)
+{
+    ops->on_yield();
+}
+
+static struct tp_preempt_frame
+frame_of(const ucontext_t *uc)
+{
+    const greg_t *r = uc->uc_mcontext.gregs;
+    struct tp_preempt_frame f = {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP],
+                                 (uintptr_t)r[REG_R14]};
+    return f;
+}
+
+/* As if the interrupted code had called the trampoline, past its red zone. */
+static void
+inject(ucontext_t *uc)
+{
+    greg_t *r = uc->uc_mcontext.gregs;
+    uintptr_t sp = (uintptr_t)r[REG_RSP] - RED_ZONE - sizeof(uintptr_t);
+    memcpy((void *)sp, &r[REG_RIP], sizeof(uintptr_t));
+    r[REG_RSP] = (greg_t)sp;
+    r[REG_RIP] = (greg_t)(uintptr_t)tp_preempt_tramp;
+}
+#else
+static struct tp_preempt_frame
+frame_of(const ucontext_t *uc)
+{
+    struct tp_preempt_frame f = {0, 0, 0};
+    (void)uc;
+    return f;
+}
+
+static void
+inject(ucontext_t *uc)
+{
+    (void)uc;
+}
+#endif
+
+/* A signal that we did not send is for whoever had the handler before. */
+static void
+pass_on(int sig, siginfo_t *info, void *uc)
+{
+    if ((previous.sa_flags & SA_SIGINFO) != 0) {
+        previous.sa_sigaction(sig, info, uc);
+    } else if (previous.sa_handler != SIG_DFL &&
+               previous.sa_handler != SIG_IGN) {
+        previous.sa_handler(sig);
+    } /* the default for SIGURG is to ignore it */
+}
+
+static void
+on_signal(int sig, siginfo_t *info, void *uc)
+{
+    int saved = errno;
+    if (info->si_code == SI_TKILL && info->si_pid == getpid() &&
+        ops->is_ours()) {
+        struct tp_preempt_frame f = frame_of(uc);
+        if (ops->classify(&f)) {
+            inject(uc);
+        }
+    } else {
+        pass_on(sig, info, uc);
+    }
+    errno = saved;
+}
+
+int
+tp_preempt_install(const struct tp_preempt_ops *the_ops)
+{
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    ops = the_ops;
+    sa.sa_sigaction = on_signal;
+    sa.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    sigemptyset(&sa.sa_mask);
+    return sigaction(SIGURG, &sa, &previous) == 0 ? 0 : TROUPE_ESYSTEM;
+}
+
+/* Ours stays on top only if nobody has replaced it meanwhile. */
+void
+tp_preempt_remove(void)
+{
+    struct sigaction now;
+    if (sigaction(SIGURG, NULL, &now) == 0 &&
+        (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) {
+        sigaction(SIGURG, &previous, NULL);
+    }
+}
+
+void
+tp_preempt_signal(int tid)
+{
+    syscall(SYS_tgkill, getpid(), tid, SIGURG);
+}
