@@ -529,12 +529,14 @@ ticket_root(struct tp_actor *self, void *arg)
 static void
 no_answer_from_outside_comes_too_late(void **state)
 {
+    /* With 64 the look at all queues takes longest. */
+    static const unsigned schedulers[] = {1, 2, 64};
     (void)state;
-    for (unsigned n = 1; n <= 3; n++) {
+    for (size_t i = 0; i < 3; i++) {
         pthread_t t;
         set(&ticket, 0);
         set(&give_up, 0);
-        enum tp_reason_kind kind = run_in(n, ticket_root, &t);
+        enum tp_reason_kind kind = run_in(schedulers[i], ticket_root, &t);
         set(&give_up, 1);
         pthread_join(t, NULL);
         assert_int_equal(kind, TP_REASON_NORMAL);
