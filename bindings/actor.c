@@ -360,8 +360,8 @@ tp_l_join(lua_State *L)
     if (pid == a->pid) {
         return luaL_argerror(L, 1, "an actor cannot wait for its own end");
     }
+    tp_refuse_in_scan(L, t);
     tp_lua_tier_up(L, a);
-    t->mail_ops++;
     int rc = tp_join(a, pid, deadline, &down);
     if (rc == TROUPE_ETIMEOUT) {
         return tp_push_error(L, rc);

@@ -25,7 +25,8 @@
  * Locks:    none here; the slabs take TP_RANK_SLAB.
  * Memory:   as in arena.h.
  * Parks:    never.
- * Fails:    growing: NULL.
+ * Fails:    growing: NULL. Where too little stack is left for a lock or for
+ *           malloc, the running actor ends here (tp_stack_check).
  * Remains:  rounding, at most 1/9 above 128 bytes and 7 bytes below; free
  *           space between blocks that live on, until neighbours are freed.
  * Rejected: a page per class (as mimalloc) - a fresh state uses 27 classes.
@@ -35,6 +36,7 @@
 #define _GNU_SOURCE
 #include "bindings/arena.h"
 
+#include "actor/slice.h"
 #include "base/sys.h"
 
 #include <string.h>
@@ -317,6 +319,7 @@ trim_mark(const struct tp_arena *a)
 void
 tp_arena_mend(struct tp_arena *a)
 {
+    tp_stack_check();
     retire_bump(a);
     sort_all(a);
     struct tp_arena_chunk **at = &a->chunks;
@@ -350,6 +353,7 @@ static bool
 chunk_new(struct tp_arena *a)
 {
     enum tp_slab_kind kind = next_kind(a);
+    tp_stack_check();
     struct tp_arena_chunk *ch = tp_slab_get(kind);
     if (ch == NULL) {
         return false;
@@ -511,6 +515,7 @@ take_large(struct tp_arena *a, size_t n)
     if (p != NULL || n > ABSURD_SIZE) {
         return p;
     }
+    tp_stack_check();
     struct tp_arena_large *l = large_new(sizeof *l + n);
     if (l == NULL) {
         return NULL;
@@ -548,6 +553,7 @@ take(struct tp_arena *a, size_t n)
 static __attribute__((noinline)) void
 give_large(struct tp_arena *a, void *p, size_t n)
 {
+    tp_stack_check();
     a->used -= n;
     if (in_birth(a, p)) {
         retire(a, p, round_up(n, GRAIN));
@@ -662,6 +668,7 @@ resize_large(struct tp_arena *a, void *p, size_t osize, size_t nsize)
     if (nsize > ABSURD_SIZE) {
         return NULL;
     }
+    tp_stack_check();
     l = large_resize(l, sizeof *l + nsize);
     if (l == NULL) {
         return move(a, p, osize, nsize);
@@ -692,6 +699,7 @@ resize(struct tp_arena *a, void *p, size_t osize, size_t nsize)
     if (nsize > osize) {
         size_t more = nsize - osize;
         if (more > a->limit || a->used > a->limit - more) {
+            a->refused = true;
             return NULL;
         }
     } else {
@@ -719,6 +727,7 @@ tp_arena_alloc(void *arena, void *ptr, size_t osize, size_t nsize)
     tp_assert(ptr == NULL || osize != 0);
     if (ptr == NULL) {
         if (nsize > a->limit || a->used > a->limit - nsize || nsize == 0) {
+            a->refused |= nsize != 0;
             return NULL;
         }
         return take(a, nsize);

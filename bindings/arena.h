@@ -29,6 +29,7 @@ struct tp_arena {
     char *bump, *end; /* the space now being cut up */
     size_t used;      /* bytes asked for and not given back */
     size_t limit;     /* used never grows beyond it; SIZE_MAX: none */
+    bool refused;     /* something did not fit, once */
     size_t trim_at;   /* look for empty chunks when used falls below */
     struct tp_arena_free *free[TP_ARENA_CLASSES];
     size_t peak;                   /* see tp_arena_peak */

@@ -35,11 +35,12 @@ struct tp_lua {
     bool jit_on;            /* compiles; counted in the budget */
     uint8_t jit_mode;       /* enum tp_jit_mode */
     bool silent;            /* its failure is told to the caller of run, only */
+    bool by_path;         /* boot names a file, whatever it is called */
     struct tp_msg *boot;    /* function or name, and arguments; until started */
     struct tp_msg *owned;   /* messages a C frame works on, freed at the end */
     struct tp_env *env;     /* package.path and friends */
     uint64_t hot_cycles;    /* used so far, sampled when it waits */
-    uint32_t mail_ops;      /* messages taken; a predicate must take none */
+    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
     int *out_status;        /* borrowed: where the result of its pcall goes */
     char source[64];        /* what it runs, for the log */
     uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
@@ -83,6 +84,9 @@ struct tp_reason *tp_reason_of_error(lua_State *L, int status);
  * is about to wait. */
 void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
 
+/* For all that takes mail: raises where a receive_match looks at it. */
+void tp_refuse_in_scan(lua_State *L, struct tp_lua *t);
+
 /* m belongs to the running actor until disowned, and dies with it. */
 void tp_own(struct tp_lua *t, struct tp_msg *m);
 void tp_disown(struct tp_lua *t, struct tp_msg *m);
@@ -107,6 +111,9 @@ const char *tp_vm_preemption(void);
 /* In a new state: learns what may be known of it, installs the hook where
  * signals cannot be used. */
 void tp_vm_open(lua_State *L, struct tp_lua *t);
+
+/* Before a state that may have been left anywhere is closed. */
+void tp_vm_settle(struct tp_lua *t);
 
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
@@ -203,13 +210,17 @@ int tp_l_alive(lua_State *L);
 int tp_l_await_down(lua_State *L);
 int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);
+int tp_l_cast(lua_State *L);
 int tp_l_demonitor(lua_State *L);
 int tp_l_exit(lua_State *L);
+int tp_l_fail(lua_State *L);
+int tp_l_exit_pid(lua_State *L);
 int tp_l_join(lua_State *L);
 int tp_l_kill(lua_State *L);
 int tp_l_link(lua_State *L);
 int tp_l_monitor(lua_State *L);
 int tp_l_names(lua_State *L);
+int tp_l_next(lua_State *L);
 int tp_l_now(lua_State *L);
 int tp_l_os_exit(lua_State *L);
 int tp_l_print(lua_State *L);
@@ -220,6 +231,8 @@ int tp_l_reply(lua_State *L);
 int tp_l_self(lua_State *L);
 int tp_l_send(lua_State *L);
 int tp_l_sendable(lua_State *L);
+int tp_l_send_system(lua_State *L);
+int tp_l_serve(lua_State *L);
 int tp_l_send_after(lua_State *L);
 int tp_l_send_every(lua_State *L);
 int tp_l_sleep(lua_State *L);

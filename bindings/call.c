@@ -35,6 +35,16 @@ handle_gc(lua_State *L)
     return 0;
 }
 
+static struct handle *check_handle(lua_State *L, int arg);
+
+/* The caller gets "no_reply" now, not when the handle is collected. */
+static int
+handle_drop(lua_State *L)
+{
+    check_handle(L, 1);
+    return handle_gc(L);
+}
+
 static int
 handle_tostring(lua_State *L)
 {
@@ -45,7 +55,7 @@ handle_tostring(lua_State *L)
     return 1;
 }
 
-/* handle.pid, handle:reply(value) */
+/* handle.pid, handle:reply(value), handle:drop() */
 static int
 handle_index(lua_State *L)
 {
@@ -55,6 +65,8 @@ handle_index(lua_State *L)
         tp_push_pid(L, h->caller);
     } else if (key != NULL && strcmp(key, "reply") == 0) {
         lua_pushcfunction(L, tp_l_reply);
+    } else if (key != NULL && strcmp(key, "drop") == 0) {
+        lua_pushcfunction(L, handle_drop);
     } else {
         lua_pushnil(L);
     }

@@ -83,8 +83,8 @@ tp_l_await_down(lua_State *L)
     lua_Number ref = luaL_checknumber(L, 1);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     struct tp_msg *down;
+    tp_refuse_in_scan(L, t);
     tp_lua_tier_up(L, a);
-    t->mail_ops++;
     int rc = tp_await_down(a, ref >= 1 ? (uint64_t)ref : 0, deadline, &down);
     if (rc == TROUPE_ETIMEOUT || rc == TROUPE_ENOTFOUND) {
         return tp_push_error(L, rc);
@@ -123,6 +123,16 @@ tp_l_exit(lua_State *L)
     tp_actor_checkpoint();
     lua_pushboolean(L, alive);
     return 1;
+}
+
+/* pid:exit(reason): of no reason but this one's it would be the caller's end. */
+int
+tp_l_exit_pid(lua_State *L)
+{
+    if (lua_isnone(L, 2)) {
+        return luaL_argerror(L, 2, "reason expected");
+    }
+    return tp_l_exit(L);
 }
 
 int

@@ -335,6 +335,31 @@ lua_searcher(lua_State *L)
     return 1;
 }
 
+/* Compiled once; the cache knows it by a path that no file has. */
+static int
+load_own(lua_State *L, const struct tp_lua_module *m)
+{
+    struct stat st = {.st_size = (off_t)m->size};
+    const char *name = lua_pushfstring(L, "=%s", m->name);
+    struct code *c = cache_get(name, &st);
+    struct text t = {NULL, m->data, m->size};
+    if (c != NULL) {
+        t.start = (char *)c->data + c->path_len;
+        t.size = c->len;
+    }
+    int rc = lua_load(L, text_reader, &t, name);
+    if (c != NULL) {
+        code_unref(c);
+    }
+    if (rc != 0) {
+        return lua_error(L);
+    }
+    if (c == NULL) {
+        remember(L, name, &st);
+    }
+    return 1;
+}
+
 /* The modules that come with the library. */
 static int
 own_searcher(lua_State *L)
@@ -347,12 +372,7 @@ own_searcher(lua_State *L)
     for (size_t i = 0; i < tp_lua_module_count; i++) {
         const struct tp_lua_module *m = &tp_lua_modules[i];
         if (strcmp(name, m->name) == 0) {
-            lua_pushfstring(L, "=%s", name);
-            if (luaL_loadbuffer(L, m->data, m->size, lua_tostring(L, -1)) !=
-                0) {
-                return lua_error(L);
-            }
-            return 1;
+            return load_own(L, m);
         }
     }
     lua_pushfstring(L, "\n\tno module '%s' in troupe", name);
@@ -609,6 +629,24 @@ after_jit(lua_State *L, int lib)
     }
 }
 
+/* LuaJIT cannot close a state in which ffi is only half open: that crashes. So
+ * the limit is off meanwhile; it strikes at the next allocation. */
+static int
+open_ffi(lua_State *L)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (a == NULL || a->class != &tp_lua_class) {
+        return luaopen_ffi(L);
+    }
+    struct tp_arena *arena = &tp_lua_of(a)->arena;
+    size_t limit = arena->limit;
+    lua_pushcfunction(L, luaopen_ffi);
+    arena->limit = SIZE_MAX;
+    int status = lua_pcall(L, 0, 1, 0);
+    arena->limit = limit;
+    return status == 0 ? 1 : lua_error(L);
+}
+
 /* Own searchers, and the parent's paths and preloads. */
 static void
 after_package(lua_State *L, int lib)
@@ -629,7 +667,7 @@ after_package(lua_State *L, int lib)
     lua_pop(L, 1);
     lua_getfield(L, lib, "preload");
     int preload = lua_gettop(L);
-    lua_pushcfunction(L, luaopen_ffi);
+    lua_pushcfunction(L, open_ffi);
     lua_setfield(L, preload, "ffi");
     lua_pushcfunction(L, luaopen_string_buffer);
     lua_setfield(L, preload, "string.buffer");

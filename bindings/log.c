@@ -118,9 +118,13 @@ writer_main(void *unused)
         char *p = take_buffer_locked(&n);
         uint64_t dropped = out.dropped;
         out.dropped = 0;
-        out.thread_runs = p != NULL;
+        out.thread_runs = p != NULL || dropped > 0;
+        if (!out.thread_runs) {
+            /* LOG-1 release: what was written is out. Partner: tp_log_flush. */
+            atomic_store_explicit(&out.idle, 1, memory_order_release);
+        }
         tp_mutex_unlock(&out.lock, TP_RANK_LOG);
-        if (p == NULL) {
+        if (p == NULL && dropped == 0) {
             break;
         }
         write_all(p, n);
@@ -131,8 +135,6 @@ writer_main(void *unused)
             write_all(note, (size_t)k);
         }
     }
-    /* LOG-1 release: what was written is out. Partner: tp_log_flush. */
-    atomic_store_explicit(&out.idle, 1, memory_order_release);
     tp_futex_wake(&out.idle, INT32_MAX);
     return NULL;
 }

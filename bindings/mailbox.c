@@ -71,8 +71,8 @@ send_waiting(struct tp_actor *a, troupe_pid to, struct tp_msg *m)
     return rc;
 }
 
-int
-tp_l_send(lua_State *L)
+static int
+send_as(lua_State *L, enum tp_msg_kind kind)
 {
     struct tp_actor *a = tp_check_actor(L);
     troupe_pid to = tp_check_pid(L, 1);
@@ -80,6 +80,7 @@ tp_l_send(lua_State *L)
         return luaL_argerror(L, 2, "message expected, got nil");
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
+    m->kind = (uint16_t)kind;
     int rc = tp_mailbox_push(to, m);
     if (TP_UNLIKELY(rc == TROUPE_EFULL)) {
         rc = send_waiting(a, to, m);
@@ -94,6 +95,26 @@ tp_l_send(lua_State *L)
     tp_actor_checkpoint();
     lua_pushboolean(L, true);
     return 1;
+}
+
+int
+tp_l_send(lua_State *L)
+{
+    return send_as(L, TP_MSG_USER);
+}
+
+/* cast(dest, request): as send; receive says "cast". */
+int
+tp_l_cast(lua_State *L)
+{
+    return send_as(L, TP_MSG_CAST);
+}
+
+/* _send_system(dest, message): what _next takes before all else. */
+int
+tp_l_send_system(lua_State *L)
+{
+    return send_as(L, TP_MSG_SYSTEM);
 }
 
 /* sendable(value) -> true; or false, why not */
@@ -159,17 +180,27 @@ push_from(lua_State *L, troupe_pid from)
     }
 }
 
-/* What receive returns after the value: the sender; for a request its handle
- * and "call". */
+/* What receive returns after the value: the sender, for a request its handle;
+ * and what kind of message it is, where it is not a plain one. */
 static int
 push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
-    if (m->kind != TP_MSG_CALL) {
+    static const char *const kinds[] = {[TP_MSG_CALL] = "call",
+                                        [TP_MSG_CAST] = "cast",
+                                        [TP_MSG_SYSTEM] = "system",
+                                        [TP_MSG_DOWN] = "down",
+                                        [TP_MSG_EXIT] = "exit",
+                                        [TP_MSG_GROUP] = "group"};
+    const char *kind = kinds[m->kind];
+    if (m->kind == TP_MSG_CALL) {
+        tp_push_from(L, a, m);
+    } else {
         push_from(L, m->from);
+    }
+    if (kind == NULL) {
         return 2;
     }
-    tp_push_from(L, a, m);
-    lua_pushliteral(L, "call");
+    lua_pushstring(L, kind);
     return 3;
 }
 
@@ -177,7 +208,8 @@ push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 static void
 discard(struct tp_msg *m)
 {
-    if (m->kind == TP_MSG_USER) {
+    if (m->kind == TP_MSG_USER || m->kind == TP_MSG_CAST ||
+        m->kind == TP_MSG_SYSTEM) {
         tp_msg_free(m);
     } else {
         tp_msg_drop(m);
@@ -197,8 +229,9 @@ deliver(lua_State *L, struct tp_actor *a, struct tp_msg *m)
         return 2;
     }
     tp_own(t, m);
+    int n = push_sender(L, a, m); /* first: who asks is told if 2 fails */
     push_value(L, m);
-    int n = push_sender(L, a, m);
+    lua_insert(L, -n);
     tp_disown(t, m);
     discard(m);
     return n;
@@ -219,6 +252,34 @@ take(struct tp_actor *a, struct tp_msg **link)
     return m;
 }
 
+/* A scan that was left by an error is over: its frame is gone. */
+static bool
+is_scanning(lua_State *L, lua_State *co)
+{
+    lua_Debug ar;
+    bool found = false;
+    if (lua_status(co) > LUA_YIELD || !lua_checkstack(co, 1)) {
+        return false;
+    }
+    for (int level = co == L; !found && lua_getstack(co, level, &ar); level++) {
+        lua_getinfo(co, "f", &ar);
+        found = lua_tocfunction(co, -1) == tp_l_receive_match;
+        lua_pop(co, 1);
+    }
+    return found;
+}
+
+void
+tp_refuse_in_scan(lua_State *L, struct tp_lua *t)
+{
+    if (TP_UNLIKELY(t->scan != NULL)) {
+        if (is_scanning(L, t->scan)) {
+            luaL_error(L, "a predicate of receive_match must not receive");
+        }
+        t->scan = NULL;
+    }
+}
+
 static int
 wait_failed(lua_State *L, int rc)
 {
@@ -235,7 +296,7 @@ tp_l_receive(lua_State *L)
     if (timed) {
         deadline = tp_check_deadline(L, 1, "timeout");
     }
-    t->mail_ops++;
+    tp_refuse_in_scan(L, t);
     for (;;) {
         if (a->slot->mail_head == NULL && !tp_mailbox_fetch(a)) {
             tp_lua_tier_up(L, a);
@@ -245,6 +306,51 @@ tp_l_receive(lua_State *L)
             }
         }
         struct tp_msg *m = take(a, &a->slot->mail_head);
+        if (TP_LIKELY(m != NULL)) {
+            tp_actor_checkpoint();
+            return deliver(L, a, m);
+        }
+    }
+}
+
+/* _serve([master]): whose exit _next takes first. Before any receive. */
+int
+tp_l_serve(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    a->master = lua_isnoneornil(L, 1) ? 0 : tp_check_pid(L, 1);
+    return 0;
+}
+
+/*
+ * _next([timeout [, urgent_only]]): as receive, for the loop of a server:
+ * messages for the loop itself and the master's exit come first.
+ */
+int
+tp_l_next(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    uint64_t deadline = TP_NEVER;
+    bool urgent_only = lua_toboolean(L, 2);
+    if (!lua_isnoneornil(L, 1)) {
+        deadline = tp_check_deadline(L, 1, "timeout");
+    }
+    tp_refuse_in_scan(L, tp_lua_of(a));
+    tp_mailbox_fetch(a);
+    for (;;) {
+        struct tp_msg **link = tp_mailbox_urgent(a);
+        if (link == NULL && !urgent_only && a->slot->mail_head != NULL) {
+            link = &a->slot->mail_head;
+        }
+        if (link == NULL) {
+            tp_lua_tier_up(L, a);
+            int rc = tp_mailbox_wait(a, deadline);
+            if (TP_UNLIKELY(rc != 0)) {
+                return wait_failed(L, rc);
+            }
+            continue;
+        }
+        struct tp_msg *m = take(a, link);
         if (TP_LIKELY(m != NULL)) {
             tp_actor_checkpoint();
             return deliver(L, a, m);
@@ -311,20 +417,16 @@ is_subset(lua_State *L, int p, int v, int depth)
 
 /* Does the message fit? Stack: the matcher at 1, the value on top. */
 static bool
-matches(lua_State *L, struct tp_lua *t, struct tp_msg *m)
+matches(lua_State *L, struct tp_msg *m)
 {
     int value = lua_gettop(L);
     if (lua_istable(L, 1)) {
         return is_subset(L, 1, value, 0);
     }
-    uint32_t ops = t->mail_ops;
     lua_pushvalue(L, 1);
     lua_pushvalue(L, value);
     push_from(L, m->from);
     lua_call(L, 2, 1);
-    if (t->mail_ops != ops) {
-        luaL_error(L, "a predicate of receive_match must not receive");
-    }
     bool fits = lua_toboolean(L, -1);
     lua_settop(L, value);
     return fits;
@@ -343,12 +445,23 @@ is_wanted(struct tp_actor *a, const struct tp_msg *m)
     }
 }
 
+/* The predicate, a finalizer, or a module that a message needs may raise, and
+ * the scan be forgotten: its coroutine must not be freed before that is seen. */
+static void
+begin_scan(lua_State *L, struct tp_lua *t)
+{
+    if (L != t->L) {
+        lua_pushthread(L);
+        lua_setfield(L, LUA_REGISTRYINDEX, "troupe.scan");
+    }
+    t->scan = L;
+}
+
 /* Looks at the messages from *link on; moves *link to the end. With the value
  * pushed and the message taken when one fits. */
 static struct tp_msg *
 find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
 {
-    struct tp_lua *t = tp_lua_of(a);
     while (**link != NULL) {
         struct tp_msg *m = **link;
         if (!is_wanted(a, m)) {
@@ -356,7 +469,7 @@ find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
             continue;
         }
         push_value(L, m);
-        bool fits = matches(L, t, m);
+        bool fits = matches(L, m);
         if (fits && (m = take(a, *link)) != NULL) {
             return m;
         }
@@ -378,12 +491,14 @@ tp_l_receive_match(lua_State *L)
     }
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     struct tp_msg **link = &a->slot->mail_head;
+    struct tp_lua *t = tp_lua_of(a);
     lua_settop(L, 1);
-    tp_lua_of(a)->mail_ops++;
+    tp_refuse_in_scan(L, t);
     for (;;) {
+        begin_scan(L, t);
         struct tp_msg *m = find(L, a, &link);
+        t->scan = NULL;
         if (m != NULL) {
-            struct tp_lua *t = tp_lua_of(a);
             tp_own(t, m);
             int n = push_sender(L, a, m);
             tp_disown(t, m);

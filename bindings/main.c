@@ -19,7 +19,9 @@ static const char usage[] =
     "\n"
     "options of run:\n"
     "  --schedulers N   scheduler threads, 1 to 64 (default: usable CPUs)\n"
-    "  --max-actors N   live actors at most, 1 to 1048576\n";
+    "  --max-actors N   live actors at most, 1 to 1048576\n"
+    "  --slice-ms MS    longest run of an actor while others wait, 0.1 to 1000\n"
+    "                   (default: 2)\n";
 
 static int
 usage_error(const char *what, const char *which)
@@ -40,28 +42,60 @@ parse_number(const char *text, long min, long max)
                                                                            : v;
 }
 
+static const struct number_option {
+    const char *name;
+    double max;
+    const char *wants;
+} number_options[] = {
+    {"--schedulers", 64, "--schedulers wants 1 to 64, not"},
+    {"--max-actors", 1048576, "--max-actors wants 1 to 1048576, not"},
+    {"--slice-ms", 1000, "--slice-ms wants 0.1 to 1000, not"},
+};
+
+/* Milliseconds with a fraction, or -1. */
+static double
+parse_ms(const char *text)
+{
+    char *end;
+    double v = strtod(text, &end);
+    return end == text || *end != '\0' || !(v >= 0.1 && v <= 1000) ? -1 : v;
+}
+
+/* Sets what options[which] is about. False: text is no such number. */
+static bool
+set_option(struct troupe_config *config, int which, const char *text)
+{
+    if (which == 2) {
+        double ms = parse_ms(text);
+        config->slice_ns = ms < 0 ? 0 : (uint64_t)(ms * 1e6);
+        return ms >= 0;
+    }
+    long v = parse_number(text, 1, (long)number_options[which].max);
+    if (which == 0) {
+        config->schedulers = (unsigned)v;
+    } else {
+        config->max_actors = (uint32_t)v;
+    }
+    return v >= 0;
+}
+
 /* Reads the option at argv[*at] and its value. 0, or an exit status. */
 static int
 read_option(int argc, char **argv, int *at, struct troupe_config *config)
 {
     const char *name = argv[*at];
-    bool schedulers = strcmp(name, "--schedulers") == 0;
-    if (!schedulers && strcmp(name, "--max-actors") != 0) {
+    int which = 0;
+    while (which < 3 && strcmp(name, number_options[which].name) != 0) {
+        which++;
+    }
+    if (which == 3) {
         return usage_error("unknown option", name);
     }
     if (++*at == argc) {
         return usage_error("a number is missing after", name);
     }
-    long v = parse_number(argv[*at], 1, schedulers ? 64 : 1048576);
-    if (v < 0) {
-        return usage_error(schedulers ? "--schedulers wants 1 to 64, not"
-                                      : "--max-actors wants 1 to 1048576, not",
-                           argv[*at]);
-    }
-    if (schedulers) {
-        config->schedulers = (unsigned)v;
-    } else {
-        config->max_actors = (uint32_t)v;
+    if (!set_option(config, which, argv[*at])) {
+        return usage_error(number_options[which].wants, argv[*at]);
     }
     ++*at;
     return 0;
@@ -86,9 +120,10 @@ run(int argc, char **argv)
     }
     int rc = troupe_run_file(&config, argv[at], argc - at - 1,
                              (const char *const *)argv + at + 1, &result);
-    int status = rc != 0              ? EXIT_FAILURE
+    int status = result.exited        ? result.exit_code
+                 : rc != 0            ? EXIT_FAILURE
                  : result.signal != 0 ? 128 + result.signal
-                                      : result.exit_code;
+                                      : EXIT_SUCCESS;
     fflush(stdout);
     if (rc != 0) {
         fprintf(stderr, "troupe: %s\n",

@@ -93,6 +93,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"spawn_link", tp_l_spawn_link, false},
     {"spawn_monitor", tp_l_spawn_monitor, false},
     {"call", tp_l_call, false},
+    {"cast", tp_l_cast, false},
     {"reply", tp_l_reply, false},
     {"await_down", tp_l_await_down, false},
     {"sendable", tp_l_sendable, false},
@@ -104,6 +105,10 @@ static const struct lazy_entry troupe_entries[] = {
     {"whereis", tp_l_whereis, false},
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
+    {"_fail", tp_l_fail, false},
+    {"_next", tp_l_next, false},
+    {"_serve", tp_l_serve, false},
+    {"_send_system", tp_l_send_system, false},
     {"log", get_log, true},
     {"args", get_args, true},
     {"version", get_version, true},
@@ -112,7 +117,8 @@ static const struct lazy_entry troupe_entries[] = {
 
 static const struct lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},       {"alive", tp_l_alive, false},
-    {"call", tp_l_call, false},       {"exit", tp_l_exit, false},
+    {"call", tp_l_call, false},       {"cast", tp_l_cast, false},
+    {"exit", tp_l_exit_pid, false},
     {"kill", tp_l_kill, false},       {"link", tp_l_link, false},
     {"monitor", tp_l_monitor, false}, {NULL, NULL, false},
 };
@@ -446,6 +452,7 @@ l_run(lua_State *L)
     t->borrowed = t->silent = true;
     int status = 0;
     t->out_status = &status;
+    tp_vm_open(L, t); /* raises for want of memory only */
     int rc = tp_run(&config, &opts, &tp_lua_class, t, &reason);
     come_back(L);
     return_functions(L, 3);

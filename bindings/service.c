@@ -40,8 +40,28 @@ copy_text(const char *text, size_t n)
     return p;
 }
 
+/* The text of a reason: of a table its entries, not what is inside of those. */
+static const char shallow[] =
+    "local value = ...\n"
+    "if type(value) ~= 'table' then return tostring(value) end\n"
+    "local function plain(v)\n"
+    "  return type(v) == 'string' and ('%q'):format(v) or tostring(v)\n"
+    "end\n"
+    "local out = {}\n"
+    "for i, v in ipairs(value) do out[i] = plain(v) end\n"
+    "local n = #out\n"
+    "for k, v in pairs(value) do\n"
+    "  if #out >= 20 then out[#out + 1] = '...' break end\n"
+    "  if type(k) == 'string' and k:find '^[%a_][%w_]*$' then\n"
+    "    out[#out + 1] = k .. ' = ' .. plain(v)\n"
+    "  elseif not (type(k) == 'number' and k >= 1 and k <= n) then\n"
+    "    out[#out + 1] = '[' .. plain(k) .. '] = ' .. plain(v)\n"
+    "  end\n"
+    "end\n"
+    "return '{' .. table.concat(out, ', ') .. '}'\n";
+
 /* Replaces the value on top with a text about it: message and traceback of a
- * failure, else what tostring gives. */
+ * failure, else the value. */
 static int
 describe(lua_State *L)
 {
@@ -56,7 +76,9 @@ describe(lua_State *L)
             return 1;
         }
     }
-    lua_getglobal(L, "tostring");
+    if (luaL_loadstring(L, shallow) != 0) {
+        return lua_error(L);
+    }
     lua_pushvalue(L, 1);
     lua_call(L, 1, 1);
     lua_pushfstring(L, "ended with reason: %s", lua_tostring(L, -1));
@@ -175,10 +197,10 @@ struct signals {
     _Atomic uint32_t let_go; /* 1: the thread takes no more signals */
 };
 
-/* SIG-1 acquire: sees that signals_end has said so. */
 static bool
 is_over(struct signals *s)
 {
+    /* SIG-1 acquire: sees that signals_end has said so. */
     return atomic_load_explicit(&s->over, memory_order_acquire) != 0;
 }
 
@@ -259,7 +281,7 @@ run_root(const struct troupe_config *config, struct tp_lua *t,
     struct tp_run_config core = core_config(config);
     struct tp_reason *reason;
     struct signals signals;
-    t->silent = true;
+    t->silent = t->by_path = true;
     if (config->handle_signals && !signals_begin(&signals)) {
         tp_lua_free(t);
         return TROUPE_ESYSTEM;
@@ -275,7 +297,8 @@ run_root(const struct troupe_config *config, struct tp_lua *t,
     }
     if (tp_halted(&out->exit_code)) {
         out->exited = true;
-    } else if (!is_ordinary(reason) && out->signal == 0) {
+    } else if (!is_ordinary(reason) &&
+               (out->signal == 0 || reason->kind != TP_REASON_KILLED)) {
         out->exit_code = EXIT_FAILURE;
         out->error = reason_text(reason);
         rc = TROUPE_EFAILED;

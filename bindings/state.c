@@ -11,6 +11,8 @@
  * Tests:    spec/lua/spawn_spec.lua, spec/lua/errors_spec.lua,
  *           spec/lua/memory_spec.lua
  */
+#include "actor/call.h"
+#include "actor/registry.h"
 #include "actor/slice.h"
 #include "bind.h"
 #include "run/runtime.h"
@@ -32,6 +34,9 @@ static _Atomic int jit_states;
  * before it does. A state with a limit collects more eagerly, in percent. */
 #define LIMITED_GC_PAUSE   105
 #define LIMITED_GC_STEPMUL 400
+
+/* Of an actor's names so many bytes are logged. */
+#define NAMES_MAX 256
 
 /* -- scratch ------------------------------------------------------------- */
 
@@ -278,12 +283,24 @@ text_protected(lua_State *L)
     return 1;
 }
 
+/* What tostring makes of it. */
+static int
+string_protected(lua_State *L)
+{
+    if (lua_isstring(L, 1) || luaL_getmetafield(L, 1, "__tostring") != 0) {
+        push_text(L, 1);
+    } else {
+        lua_pushfstring(L, "%s: %p", luaL_typename(L, 1), lua_topointer(L, 1));
+    }
+    return 1;
+}
+
 /* Replaces the value on top with a text for it. */
 static void
-to_text(lua_State *L)
+to_text(lua_State *L, lua_CFunction text)
 {
     int top = lua_gettop(L);
-    lua_pushcfunction(L, text_protected);
+    lua_pushcfunction(L, text);
     lua_pushvalue(L, top);
     if (lua_pcall(L, 1, 1, 0) != 0) {
         lua_pop(L, 1);
@@ -304,7 +321,7 @@ tp_to_reason(lua_State *L, int idx)
         lua_pushvalue(L, idx);
         r = encode_reason(L);
         if (r == NULL) {
-            to_text(L);
+            to_text(L, string_protected);
             r = encode_reason(L);
         }
         lua_pop(L, 1);
@@ -335,7 +352,7 @@ tp_error_handler(lua_State *L)
     lua_pushvalue(L, 1);
     lua_setfield(L, 2, "value");
     lua_pushvalue(L, 1);
-    to_text(L);
+    to_text(L, text_protected);
     push_traceback(L, 1);
     lua_setfield(L, 2, "traceback");
     lua_setfield(L, 2, "message");
@@ -417,10 +434,10 @@ ends_in_lua(const char *s)
 
 /* Replaces the name at index 1 with the chunk that it names. */
 static void
-load_what(lua_State *L)
+load_what(lua_State *L, bool by_path)
 {
     const char *name = lua_tostring(L, 1);
-    if (!ends_in_lua(name)) {
+    if (!by_path && !ends_in_lua(name)) {
         tp_find_module(L, name);
     } else if (!tp_load_file(L, name)) {
         lua_error(L);
@@ -428,8 +445,40 @@ load_what(lua_State *L)
     lua_replace(L, 1);
 }
 
+/* Has the table on top a field that makes it a supervisor's specification or a
+ * server's behaviour? */
+static bool
+is_service(lua_State *L)
+{
+    static const char *const marks[] = {"children", "_dynamic", "_behaviour"};
+    bool is = false;
+    for (size_t i = 0; i < 3 && !is; i++) {
+        lua_pushstring(L, marks[i]);
+        lua_rawget(L, -2);
+        is = !lua_isnil(L, -1);
+        lua_pop(L, 1);
+    }
+    return is;
+}
+
+/* The table on top is what the actor is to be; arguments at 2.. */
+static void
+run_service(lua_State *L, int n)
+{
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "troupe.supervisor");
+    lua_call(L, 1, 1);
+    lua_getfield(L, -1, "_returned");
+    lua_pushvalue(L, n + 2);
+    for (int i = 2; i <= n + 1; i++) {
+        lua_pushvalue(L, i);
+    }
+    lua_call(L, n + 1, 0);
+}
+
 /* Stack: what, arguments. Runs it; a chunk that returns a function is called
- * with the same arguments. */
+ * with the same arguments; one that returns a specification or a behaviour
+ * becomes a supervisor or a server. */
 static void
 run_what(lua_State *L, bool by_name)
 {
@@ -438,7 +487,7 @@ run_what(lua_State *L, bool by_name)
         lua_call(L, n, 0);
         return;
     }
-    luaL_checkstack(L, n + 2, "too many arguments");
+    luaL_checkstack(L, 2 * n + 8, "too many arguments");
     for (int i = 1; i <= n + 1; i++) {
         lua_pushvalue(L, i);
     }
@@ -446,6 +495,8 @@ run_what(lua_State *L, bool by_name)
     if (lua_isfunction(L, -1)) {
         lua_replace(L, 1);
         lua_call(L, n, 0);
+    } else if (lua_istable(L, -1) && is_service(L)) {
+        run_service(L, n);
     }
 }
 
@@ -462,7 +513,7 @@ boot(lua_State *L)
     bool by_name = lua_type(L, 1) == LUA_TSTRING;
     note_source(t, L, 1);
     if (by_name) {
-        load_what(L);
+        load_what(L, t->by_path);
     }
     run_what(L, by_name);
     return 0;
@@ -514,19 +565,55 @@ tp_lua_tier_up(lua_State *L, struct tp_actor *a)
     }
 }
 
+/* Writes " (name, name)" for an actor that has names, else nothing. */
+static void
+names_text(struct tp_actor *a, char *to, size_t size)
+{
+    struct tp_msg *m;
+    size_t n = 0;
+    to[0] = '\0';
+    if (tp_names(a->pid, &m) != 0) {
+        return;
+    }
+    for (size_t at = 0; at < m->size && n + 4 < size;) {
+        size_t len = m->data[at];
+        n += (size_t)snprintf(to + n, size - n, "%s%.*s", n == 0 ? "(" : ", ",
+                              (int)len, (const char *)m->data + at + 1);
+        n = n < size - 3 ? n : size - 3;
+        at += len + 1;
+    }
+    if (n > 0) {
+        memcpy(to + n, ") ", 3);
+    }
+    tp_msg_free(m);
+}
+
 static void
 log_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L, int idx)
 {
+    char names[NAMES_MAX];
+    names_text(a, names, sizeof names);
     lua_getfield(L, idx, "message");
     lua_getfield(L, idx, "traceback");
     const char *message = lua_tostring(L, -2), *trace = lua_tostring(L, -1);
-    lua_pushfstring(L, "%s ended by an error: %s\n%s", t->source,
+    lua_pushfstring(L, "%s%s ended by an error: %s\n%s", names, t->source,
                     message == NULL ? "?" : message,
                     trace == NULL ? "" : trace);
     size_t n;
     const char *text = lua_tolstring(L, -1, &n);
     tp_log(TP_LOG_ERROR, a->pid, text, n, true);
     lua_settop(L, idx);
+}
+
+/* The same without the help of its state. */
+static void
+log_bare(struct tp_actor *a, struct tp_lua *t, const char *why)
+{
+    char names[NAMES_MAX], line[NAMES_MAX + sizeof t->source + 80];
+    names_text(a, names, sizeof names);
+    int n = snprintf(line, sizeof line, "%s%s ended by an error: %s", names,
+                     t->source, why);
+    tp_log(TP_LOG_ERROR, a->pid, line, (size_t)n, false);
 }
 
 static int
@@ -542,7 +629,6 @@ static void
 tell_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L,
              struct tp_reason *r)
 {
-    char line[160];
     if (t->silent) {
         return;
     }
@@ -554,8 +640,7 @@ tell_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L,
             return;
         }
     }
-    int n = snprintf(line, sizeof line, "%s ended: out of memory", t->source);
-    tp_log(TP_LOG_ERROR, a->pid, line, (size_t)n, false);
+    log_bare(a, t, "not enough memory");
 }
 
 static void
@@ -564,6 +649,26 @@ failed(struct tp_actor *a, struct tp_lua *t, int status)
     struct tp_reason *r = tp_reason_of_error(t->L, status);
     tell_failure(a, t, t->L, r);
     tp_actor_set_reason(a, r);
+}
+
+/* _fail(failure [, source]): the running actor ends as by that error: logged,
+ * a value that cannot be sent becomes its text. A failure that is no table is
+ * one of memory. */
+int
+tp_l_fail(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    struct tp_lua *t = tp_lua_of(a);
+    struct tp_reason *r = tp_reason_const(TP_REASON_MEMORY);
+    if (lua_isstring(L, 2)) {
+        snprintf(t->source, sizeof t->source, "%s", lua_tostring(L, 2));
+    }
+    lua_settop(L, 1);
+    if (lua_istable(L, 1)) {
+        r = error_reason(L);
+    }
+    tell_failure(a, t, L, r);
+    return tp_leave(L, a, r);
 }
 
 /* troupe.run: t->L is a coroutine of the host's with the function on it. The
@@ -585,6 +690,46 @@ borrowed_main(struct tp_actor *a, struct tp_lua *t)
     }
     lua_settop(t->L, top);
     tp_actor_set_reason(a, r);
+}
+
+static int
+complete_ffi(lua_State *L)
+{
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, "ffi");
+    if (lua_isnil(L, -1)) {
+        lua_pushcfunction(L, luaopen_ffi);
+        lua_call(L, 0, 0);
+    }
+    return 0;
+}
+
+/* A chunk with a 64-bit literal opens ffi by itself. If memory ran short half
+ * way through, lua_close would crash on it: it is opened again, whole. */
+static void
+prepare_close(lua_State *L, struct tp_lua *t)
+{
+    size_t limit = t->arena.limit;
+    t->arena.limit = SIZE_MAX;
+    lua_cpcall(L, complete_ffi, NULL);
+    t->arena.limit = limit;
+}
+
+/* Under lua_cpcall, since an error that nobody catches ends the process, and
+ * each push of a function may raise one of memory. */
+static int
+live(lua_State *L)
+{
+    struct tp_lua *t = lua_touserdata(L, 1);
+    lua_settop(L, 0);
+    lua_pushcfunction(L, tp_error_handler);
+    lua_pushcfunction(L, boot);
+    lua_pushlightuserdata(L, t);
+    int status = lua_pcall(L, 1, 0, 1);
+    if (status != 0) {
+        failed(tp_actor_self(), t, status);
+    }
+    return 0;
 }
 
 static void
@@ -611,13 +756,14 @@ lua_main(struct tp_actor *a, void *arg)
         lua_gc(L, LUA_GCSETSTEPMUL, LIMITED_GC_STEPMUL);
     }
     if (status == 0) {
-        lua_pushcfunction(L, tp_error_handler);
-        lua_pushcfunction(L, boot);
-        lua_pushlightuserdata(L, t);
-        status = lua_pcall(L, 1, 0, 1);
+        status = lua_cpcall(L, live, t);
     }
-    if (status != 0) {
-        failed(a, t, status);
+    if (status != 0) { /* not even that much memory */
+        tell_failure(a, t, L, tp_reason_const(TP_REASON_MEMORY));
+        tp_actor_set_reason(a, tp_reason_const(TP_REASON_MEMORY));
+    }
+    if (t->arena.refused) {
+        prepare_close(L, t);
     }
 }
 
@@ -625,10 +771,26 @@ static void
 lua_finish(struct tp_actor *a, void *arg)
 {
     struct tp_lua *t = arg;
-    (void)a;
+    /* Taken by a frame that is no more: its caller shall learn the reason. */
+    for (struct tp_msg *m = t->owned; m != NULL; m = m->next) {
+        if (m->kind == TP_MSG_CALL && m->ref != 0) {
+            tp_owed_queued(a, m);
+            m->ref = 0;
+        }
+    }
     if (t->L != NULL && !t->borrowed) {
+        tp_vm_settle(t);
         lua_close(t->L);
         t->L = NULL;
+    }
+}
+
+static void
+lua_overflowed(struct tp_actor *a, void *arg)
+{
+    struct tp_lua *t = arg;
+    if (!t->silent) {
+        log_bare(a, t, overflow_text);
     }
 }
 
@@ -641,6 +803,7 @@ lua_class_free(void *arg)
 const struct tp_actor_class tp_lua_class = {
     .main = lua_main,
     .finish = lua_finish,
+    .overflowed = lua_overflowed,
     .free = lua_class_free,
     .may_stop = tp_vm_may_stop,
     .may_abandon = tp_vm_may_abandon,
@@ -698,8 +861,17 @@ tp_lua_free(struct tp_lua *t)
 static const struct tp_codec_ops codec_ops = {.is_pid = tp_pid_was_issued};
 
 static void
+slow_finish(troupe_pid pid)
+{
+    static const char text[] =
+        "is still in its finalizers; others were told of its end without it";
+    tp_log(TP_LOG_WARN, pid, text, sizeof text - 1, false);
+}
+
+static void
 init_once(void)
 {
+    tp_actor_on_slow_finish = slow_finish;
     tp_codec_init(&codec_ops);
     tp_vm_init();
 }

@@ -11,8 +11,7 @@
  *           r14.
  *           Where that cannot be found out, a count hook yields instead.
  * Threads:  may_stop, may_abandon: signal context. init: any, once.
- * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua,
- *           spec/unit/vm_test.c
+ * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua
  */
 #define _GNU_SOURCE
 #include "bind.h"
@@ -44,9 +43,10 @@ struct range {
 static struct {
     bool known;
     struct range interpreter;
-    struct range objects[5]; /* code that may be given up; see may_abandon */
+    struct range objects[3]; /* code that may be given up; see may_abandon */
     unsigned object_count;
     struct range vdso;
+    int32_t jit_base; /* from the dispatch pointer; 0: not known */
 } vm;
 
 /* -- objects ------------------------------------------------------------- */
@@ -78,7 +78,7 @@ add_object(const void *address)
             return;
         }
     }
-    if (r.lo != 0 && vm.object_count < 5) {
+    if (r.lo != 0 && vm.object_count < 3) {
         vm.objects[vm.object_count++] = r;
     }
 }
@@ -140,6 +140,31 @@ probe(lua_State *L)
     return 0;
 }
 
+/*
+ * Where a state notes that a trace runs. The interpreter clears it when one is
+ * left, and clears no other 64-bit word with this instruction: movq $0,
+ * disp32(%r14).
+ */
+static void
+find_jit_base(void)
+{
+    static const unsigned char op[] = {0x49, 0xc7, 0x86};
+    int32_t found = 0, disp, imm;
+    for (uintptr_t p = vm.interpreter.lo; p + 11 <= vm.interpreter.hi; p++) {
+        memcpy(&disp, (void *)(p + 3), sizeof disp);
+        memcpy(&imm, (void *)(p + 7), sizeof imm);
+        if (memcmp((void *)p, op, sizeof op) != 0 || imm != 0) {
+            continue;
+        }
+        if (disp % 8 != 0 || disp >= 0 || disp < -STATE_BLOCK_MAX ||
+            (found != 0 && found != disp)) {
+            return;
+        }
+        found = disp;
+    }
+    vm.jit_base = found;
+}
+
 static void
 find_interpreter(void)
 {
@@ -153,6 +178,9 @@ find_interpreter(void)
         vm.known = false;
     }
     lua_close(L);
+    if (vm.known) {
+        find_jit_base();
+    }
 }
 
 /* A lua_CFunction that passes on what r14 held when it was called. */
@@ -188,7 +216,6 @@ tp_vm_init(void)
     find_vdso();
     add_object((void *)(uintptr_t)lua_newstate);
     add_object((void *)(uintptr_t)tp_vm_init);
-    add_object(dlsym(RTLD_DEFAULT, "_Unwind_RaiseException"));
     add_object(dlsym(RTLD_DEFAULT, "fmod"));
 }
 
@@ -221,8 +248,24 @@ tp_vm_open(lua_State *L, struct tp_lua *t)
         return;
     }
 #endif
-    (void)t;
-    lua_sethook(L, count_hook, LUA_MASKCOUNT, HOOK_COUNT);
+    if (!t->borrowed) {
+        lua_sethook(L, count_hook, LUA_MASKCOUNT, HOOK_COUNT);
+    }
+}
+
+/*
+ * The state may have been left in the middle of a trace. It would still think
+ * that one runs, and a collection that a finalizer asks for would wait for its
+ * end for ever.
+ */
+void
+tp_vm_settle(struct tp_lua *t)
+{
+    uintptr_t none = 0;
+    if (vm.jit_base != 0 && t->dispatch != 0) {
+        memcpy((void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base), &none,
+               sizeof none);
+    }
 }
 
 /* A long run of an actor that does not compile yet: at its next instruction
@@ -274,7 +317,8 @@ tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f)
 
 /*
  * The code that runs on a Lua actor's stack and holds no lock while it calls
- * deeper: LuaJIT, its traces, the bindings, the unwinder, the math library.
+ * deeper: LuaJIT, its traces, the bindings, the math library. Not the unwinder:
+ * it has a lock for the frames that LuaJIT registers for its traces.
  */
 bool
 tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc)
@@ -312,6 +356,25 @@ peek(uintptr_t address, struct code_link *out)
            (ssize_t)sizeof *out;
 }
 
+extern void __deregister_frame(void *begin);
+
+/* Newer versions register unwind data at the start of each area, behind the
+ * link. Left there, it would be read by the next one who unwinds. */
+static void
+deregister(uintptr_t area)
+{
+#if defined(__x86_64__)
+    struct dwarf_eh_bases bases;
+    unsigned char *info = (unsigned char *)(area + sizeof(struct code_link));
+    const unsigned char *fde = _Unwind_Find_FDE(info + 128, &bases);
+    if (memcmp(info + 9, "zPR", 4) == 0 && fde > info && fde < info + 128) {
+        __deregister_frame(info);
+    }
+#else
+    (void)area;
+#endif
+}
+
 static bool
 is_code_area(uintptr_t p, struct code_link *link)
 {
@@ -343,6 +406,7 @@ tp_vm_free_code(struct tp_lua *t)
             continue;
         }
         while (p != 0 && is_code_area(p, &link)) {
+            deregister(p);
             munmap((void *)p, link.size);
             p = link.next;
         }

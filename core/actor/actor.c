@@ -20,6 +20,7 @@ _Atomic uint64_t tp_actor_root;
 _Atomic bool tp_actor_no_spawn;
 bool (*tp_actor_quiescent)(void);
 void (*tp_actor_on_slow_finish)(troupe_pid pid);
+_Atomic uint64_t tp_finish_patience_ns = 5000000000ull;
 
 /* -- end ----------------------------------------------------------------- */
 
@@ -63,9 +64,6 @@ tell(struct tp_slot *s, troupe_pid pid)
     return mine;
 }
 
-/* The finalizers of an actor may take this long before others are told. */
-#define FINISH_PATIENCE_NS 5000000000ull
-
 struct patience {
     struct tp_event event;
     troupe_pid pid;
@@ -92,8 +90,7 @@ patience_fire(struct tp_event *e)
 static bool
 patience_matters(struct tp_event *e)
 {
-    (void)e;
-    return true;
+    return tp_pid_is_alive(tp_container_of(e, struct patience, event)->pid);
 }
 
 /* Step 2. Without memory for the timer nobody watches; that is all. */
@@ -108,8 +105,10 @@ finish_class(struct tp_actor *a)
         p->event.fire = patience_fire;
         p->event.drop = patience_drop;
         p->event.matters = patience_matters;
-        if (tp_event_start(&p->event, tp_now_ns() + FINISH_PATIENCE_NS, &id) !=
-            0) {
+        /* relaxed: set before a run. */
+        uint64_t patience =
+            atomic_load_explicit(&tp_finish_patience_ns, memory_order_relaxed);
+        if (tp_event_start(&p->event, tp_now_ns() + patience, &id) != 0) {
             tp_free(p);
         }
     }
@@ -124,8 +123,12 @@ static _Noreturn void
 finish(struct tp_actor *a)
 {
     a->finishing = true;
+    if (a->abandoned && a->class->overflowed != NULL) {
+        a->class->overflowed(a, a->arg);
+    }
     tp_mutex_lock(&a->slot->lock, TP_RANK_SLOT);
     final_reason_locked(a); /* from here on nobody changes it */
+    a->closing = true;
     tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
     tp_mailbox_close(a);
     tp_names_release(a);
@@ -454,13 +457,16 @@ tp_actor_exit(struct tp_actor *self, struct tp_reason *reason)
 bool
 tp_actor_end_locked(struct tp_actor *a, struct tp_reason *reason)
 {
-    if (a->doomed || a->reason != NULL ||
-        !tp_slot_doom(a->slot, tp_pid_gen(a->pid))) {
+    if (a->doomed || a->closing || !tp_slot_doom(a->slot, tp_pid_gen(a->pid))) {
         tp_reason_unref(reason);
         return false;
     }
     a->doomed = true;
-    a->reason = reason;
+    if (a->reason == NULL) {
+        a->reason = reason;
+    } else {
+        tp_reason_unref(reason); /* it ends already, for its own reason */
+    }
     return true;
 }
 

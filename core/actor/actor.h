@@ -10,7 +10,7 @@
  *          monitors it holds
  *        2 class->finish: closes the Lua state; may be slow, cannot park
  *        3 callers that wait for a reply, links, monitors are told; after
- *          FINISH_PATIENCE_NS without waiting for 2 any longer
+ *          tp_finish_patience_ns without waiting for 2 any longer
  *     -> reap(), on the worker: stack, class->free, slot, live count (last)
  *
  * Threads:  fields by group, below.
@@ -45,6 +45,9 @@ struct tp_actor_class {
     void (*main)(struct tp_actor *a, void *arg);
     /* Its end, on its own stack. Must not park. May be NULL. */
     void (*finish)(struct tp_actor *a, void *arg);
+    /* In its place where the stack ran over: what was going on is given up,
+     * and arg may be in any state. May be NULL. */
+    void (*overflowed)(struct tp_actor *a, void *arg);
     /* Frees arg; on a worker's stack, must not run user code. May be NULL. */
     void (*free)(void *arg);
     /* Signal context. May the code at this frame be left and gone on with
@@ -95,9 +98,12 @@ struct tp_actor {
     uint32_t parks;     /* since the stack was last shrunk */
     uint64_t overruns;  /* slices cut short */
     _Atomic bool in_c;  /* the last signal met code that may not stop */
+    troupe_pid master;  /* whose exit a server takes first; 0: nobody's */
+    uint32_t urgent;    /* fetched messages of tp_mailbox_urgent */
     troupe_pid room_of; /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer wait_timer;
     uint64_t call_seq;            /* last call made; call.c */
+    struct tp_msg *call_request;  /* until it is in the other's mailbox */
     struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
     uint32_t monitor_buckets;
     uint32_t monitor_count;
@@ -106,6 +112,7 @@ struct tp_actor {
     /* under the slot's lock */
     struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */
     bool doomed;               /* an end was asked for from outside */
+    bool closing;              /* finish has begun */
     bool told;                 /* 3 was done; too late to link or monitor */
     bool trap_exit;            /* exit signals become messages */
     bool listed;               /* may be in names or groups; registry.h */
@@ -203,6 +210,8 @@ extern _Atomic bool tp_actor_no_spawn; /* the runtime is stopping */
 extern const struct tp_sched_ops tp_actor_sched_ops;
 /* Set by the runtime; see tp_sched_ops.quiescent. */
 extern bool (*tp_actor_quiescent)(void);
+/* What finalizers may take before others are told regardless; for tests. */
+extern _Atomic uint64_t tp_finish_patience_ns;
 /* Told of an actor whose finalizers outlast the patience. May be NULL. */
 extern void (*tp_actor_on_slow_finish)(troupe_pid pid);
 

@@ -85,7 +85,9 @@ tp_call(struct tp_actor *self, troupe_pid to, struct tp_msg *m,
         m->flags |= TP_MSG_HAS_HANDLES;
         m->ref = self->call_seq;
         m->from = self->pid;
-        rc = tp_mailbox_push(to, m);
+        self->call_request = m; /* the wait for room may be the end */
+        rc = tp_mailbox_send_dl(self, to, m, deadline_ns);
+        self->call_request = NULL;
     }
     if (rc != 0) {
         m->ref = 0; /* nobody is asked: nothing to answer */
@@ -128,6 +130,10 @@ tp_call_fini(struct tp_actor *self)
 {
     struct tp_msg *reply;
     struct tp_reason *reason;
+    if (self->call_request != NULL) {
+        self->call_request->ref = 0;
+        tp_msg_drop(self->call_request);
+    }
     take_answer(self, false, &reply, &reason);
     if (reply != NULL) {
         tp_msg_drop(reply);

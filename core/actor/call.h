@@ -33,7 +33,8 @@ struct tp_owed {
 };
 
 /*
- * Sends m, a TP_MSG_CALL, and waits for the answer. Takes m.
+ * Sends m, a TP_MSG_CALL, and waits for the answer; before that for room in a
+ * mailbox that blocks. Takes m.
  * 0: *out_reply is the caller's. TROUPE_ENOPROC: dead already, or ended
  * meanwhile: then *out_reason is the caller's reference, else NULL.
  * TROUPE_ECALLING_SELF, TROUPE_ENO_REPLY, TROUPE_ETIMEOUT, TROUPE_EFULL, or as

@@ -75,7 +75,7 @@ fire_once(struct tp_event *e)
 {
     struct delayed *d = tp_container_of(e, struct delayed, event);
     troupe_pid to = d->name_len == 0 ? d->to : tp_whereis(d->name, d->name_len);
-    if (tp_mailbox_push(to, d->m) == 0) {
+    if (tp_mailbox_force(to, d->m) == 0) {
         d->m = NULL;
     }
     delayed_free(d);

@@ -303,13 +303,15 @@ is_linkable(const struct tp_slot *s, troupe_pid pid)
     return s->actor != NULL && s->actor->pid == pid && !s->actor->told;
 }
 
-/* Both ends at once. 0, TROUPE_ENOPROC, TROUPE_ENOMEM. */
+/* Both ends at once. 0, TROUPE_ENOPROC, TROUPE_ENOMEM, TROUPE_EINVAL. */
 static int
 link_pair(struct tp_actor *a, struct tp_slot *other, troupe_pid pid)
 {
     int rc = 0;
     tp_mutex_lock_pair(&a->slot->lock, &other->lock, TP_RANK_SLOT);
-    if (!is_linkable(other, pid)) {
+    if (a->told) {
+        rc = TROUPE_EINVAL; /* nobody would tell this link any more */
+    } else if (!is_linkable(other, pid)) {
         rc = TROUPE_ENOPROC;
     } else if (!tp_pidset_reserve(&a->links) ||
                !tp_pidset_reserve(&other->actor->links)) {

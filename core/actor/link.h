@@ -73,8 +73,8 @@ void tp_notice_release(struct tp_msg *m);
 /* -- links --------------------------------------------------------------- */
 
 /* Links self and pid; again, or with oneself, is no difference. To a dead one:
- * self gets an exit signal with TP_REASON_NOPROC. erlang:link/1. 0 or
- * TROUPE_ENOMEM. */
+ * self gets an exit signal with TP_REASON_NOPROC. erlang:link/1. 0,
+ * TROUPE_ENOMEM; TROUPE_EINVAL: self's end has been told to all. */
 int tp_link(struct tp_actor *self, troupe_pid pid);
 
 /* No exit signal of that link comes after this; a message of one may be there

@@ -47,7 +47,16 @@ tp_mailbox_init(struct tp_slot *s, bool limited)
 static bool
 counts(const struct tp_msg *m)
 {
-    return m->kind == TP_MSG_USER || m->kind == TP_MSG_CALL;
+    return m->kind == TP_MSG_USER || m->kind == TP_MSG_CALL ||
+           m->kind == TP_MSG_CAST;
+}
+
+static bool
+is_urgent(const struct tp_actor *self, const struct tp_msg *m)
+{
+    return m->kind == TP_MSG_SYSTEM ||
+           (m->kind == TP_MSG_EXIT && self->master != 0 &&
+            m->from == self->master);
 }
 
 /* -- sending ------------------------------------------------------------- */
@@ -152,18 +161,25 @@ leave_line(struct tp_actor *self)
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
 }
 
+static bool
+has_room_locked(const struct tp_actor *a, bool force)
+{
+    return a->mail_count < a->mail_limit ||
+           (force && a->mail_policy == TP_MAIL_BLOCK);
+}
+
 /* A push to a mailbox with a limit. self not NULL: registered as a waiter when
  * TROUPE_EFULL is returned and *out_blocks is set. */
 static int
 push_limited(struct tp_slot *s, troupe_pid to, struct tp_msg *m,
-             struct tp_actor *self, bool *out_blocks)
+             struct tp_actor *self, bool force, bool *out_blocks)
 {
     int rc = TROUPE_ENOPROC;
     bool drop = false;
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     struct tp_actor *a = s->actor;
     if (a != NULL && a->pid == to) {
-        if (a->mail_count < a->mail_limit) {
+        if (has_room_locked(a, force)) {
             rc = push_open(s, to, m);
             a->mail_count += rc == 0;
         } else if (a->mail_policy == TP_MAIL_DROP_NEW) {
@@ -186,7 +202,8 @@ push_limited(struct tp_slot *s, troupe_pid to, struct tp_msg *m,
 }
 
 static int
-push(troupe_pid to, struct tp_msg *m, struct tp_actor *self, bool *out_blocks)
+push(troupe_pid to, struct tp_msg *m, struct tp_actor *self, bool force,
+     bool *out_blocks)
 {
     struct tp_slot *s = tp_slot_at(to);
     *out_blocks = false;
@@ -196,7 +213,7 @@ push(troupe_pid to, struct tp_msg *m, struct tp_actor *self, bool *out_blocks)
     /* relaxed: the flag is set before the pid is known to anybody. */
     uint64_t state = atomic_load_explicit(&s->state, memory_order_relaxed);
     if (TP_UNLIKELY((state & TP_STATE_LIMITED) != 0) && counts(m)) {
-        return push_limited(s, to, m, self, out_blocks);
+        return push_limited(s, to, m, self, force, out_blocks);
     }
     return push_open(s, to, m);
 }
@@ -205,20 +222,37 @@ int
 tp_mailbox_push(troupe_pid to, struct tp_msg *m)
 {
     bool blocks;
-    return push(to, m, NULL, &blocks);
+    return push(to, m, NULL, false, &blocks);
+}
+
+int
+tp_mailbox_force(troupe_pid to, struct tp_msg *m)
+{
+    bool blocks;
+    return push(to, m, NULL, true, &blocks);
 }
 
 int
 tp_mailbox_send(struct tp_actor *self, troupe_pid to, struct tp_msg *m)
 {
+    return tp_mailbox_send_dl(self, to, m, TP_NEVER);
+}
+
+int
+tp_mailbox_send_dl(struct tp_actor *self, troupe_pid to, struct tp_msg *m,
+                   uint64_t deadline_ns)
+{
     for (;;) {
         bool blocks;
-        int rc = push(to, m, self->finishing ? NULL : self, &blocks);
+        int rc = push(to, m, self->finishing ? NULL : self, false, &blocks);
         if (rc != TROUPE_EFULL || !blocks) {
             return rc;
         }
         self->room_of = to;
-        rc = tp_actor_park(self, TP_NEVER);
+        rc = tp_actor_park(self, deadline_ns);
+        if (rc == 0 && deadline_ns != TP_NEVER && tp_now_ns() >= deadline_ns) {
+            rc = TROUPE_ETIMEOUT;
+        }
         if (rc != 0) {
             tp_wait_abandon(self->slot);
             leave_line(self);
@@ -247,6 +281,7 @@ tp_mailbox_fetch(struct tp_actor *self)
     struct tp_msg **tail = m == NULL ? s->mail_tail : &m->next;
     while (m != NULL) { /* newest first: reverse */
         struct tp_msg *older = m->next;
+        self->urgent += is_urgent(self, m);
         m->next = first;
         first = m;
         m = older;
@@ -262,7 +297,9 @@ made_room(struct tp_actor *self)
 {
     tp_mutex_lock(&self->slot->lock, TP_RANK_SLOT);
     self->mail_count--;
-    tell_waiter_locked(self);
+    if (self->mail_count < self->mail_limit) { /* not so after a force */
+        tell_waiter_locked(self);
+    }
     tp_mutex_unlock(&self->slot->lock, TP_RANK_SLOT);
 }
 
@@ -276,10 +313,26 @@ tp_mailbox_take(struct tp_actor *self, struct tp_msg **link)
         s->mail_tail = link;
     }
     m->next = NULL;
+    if (TP_UNLIKELY(self->urgent != 0) && is_urgent(self, m)) {
+        self->urgent--;
+    }
     if (TP_UNLIKELY(self->mail_limit != 0) && counts(m)) {
         made_room(self);
     }
     return m;
+}
+
+struct tp_msg **
+tp_mailbox_urgent(struct tp_actor *self)
+{
+    if (TP_LIKELY(self->urgent == 0)) {
+        return NULL;
+    }
+    struct tp_msg **link = &self->slot->mail_head;
+    while (*link != NULL && !is_urgent(self, *link)) {
+        link = &(*link)->next;
+    }
+    return *link == NULL ? NULL : link;
 }
 
 struct tp_msg *

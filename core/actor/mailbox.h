@@ -37,7 +37,9 @@ enum tp_msg_kind {
     TP_MSG_CALL,     /* as USER; from, ref: who waits for an answer; call.c */
     TP_MSG_EXIT,     /* from: a linked actor, or who called exit; as DOWN */
     TP_MSG_TICK,     /* as USER, of an interval timer; delay.c */
-    TP_MSG_GROUP     /* from joined or left; ref; data: group.c */
+    TP_MSG_GROUP,    /* from joined or left; ref; data: group.c */
+    TP_MSG_CAST,     /* as USER, for a server: a request without an answer */
+    TP_MSG_SYSTEM    /* as USER, for a server's loop; before all other mail */
 };
 
 void tp_mailbox_init(struct tp_slot *s, bool limited);
@@ -50,6 +52,14 @@ int tp_mailbox_push(troupe_pid to, struct tp_msg *m);
  * as tp_actor_park does; the caller then still owns m. */
 int tp_mailbox_send(struct tp_actor *self, troupe_pid to, struct tp_msg *m);
 
+/* The same, until deadline_ns: TROUPE_ETIMEOUT. */
+int tp_mailbox_send_dl(struct tp_actor *self, troupe_pid to, struct tp_msg *m,
+                       uint64_t deadline_ns);
+
+/* As push, for who can neither wait nor say what became of m: a mailbox that
+ * blocks takes it beyond its limit. */
+int tp_mailbox_force(troupe_pid to, struct tp_msg *m);
+
 /* The oldest message, NULL when there is none. */
 struct tp_msg *tp_mailbox_pop(struct tp_actor *self);
 
@@ -59,6 +69,10 @@ bool tp_mailbox_fetch(struct tp_actor *self);
 /* Takes *link, a message of the own list, out of it. The first link is
  * &slot->mail_head, the next one &m->next. */
 struct tp_msg *tp_mailbox_take(struct tp_actor *self, struct tp_msg **link);
+
+/* The link of the first message that a server takes before all others: a
+ * TP_MSG_SYSTEM, or a TP_MSG_EXIT from self->master. NULL: none was fetched. */
+struct tp_msg **tp_mailbox_urgent(struct tp_actor *self);
 
 /* Parks until something new has arrived (then it is fetched: 0) or the
  * deadline is over (TROUPE_ETIMEOUT). Else as tp_actor_park. */

@@ -22,8 +22,8 @@
  * Parks:    never.
  * Fails:    TROUPE_ENAME_TAKEN, TROUPE_ENOPROC, TROUPE_EINVAL, TROUPE_ENOMEM.
  * Rejected: a lock for each part of the map - an end would take one for each
- *           of its names, and groups need two maps changed at once. To look a
- *           name up costs some 40 ns; who sends a lot keeps the pid.
+ *           of its names, and groups need two maps changed at once. Who sends
+ *           a lot keeps the pid.
  * Tests:    spec/unit/registry_test.c, spec/unit/registry_stress.c
  */
 #ifndef TP_ACTOR_REGISTRY_H

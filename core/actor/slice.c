@@ -30,6 +30,21 @@ tp_stack_has_room(void)
            sp < a->stack.lo || sp >= a->stack.hi;
 }
 
+void
+tp_stack_check(void)
+{
+    if (TP_LIKELY(tp_stack_has_room())) {
+        return;
+    }
+    struct tp_actor *a = tp_actor_self();
+    uintptr_t pc = (uintptr_t)__builtin_return_address(0);
+    if (a->class->may_abandon != NULL && a->class->may_abandon(a, pc)) {
+        struct tp_worker *w = tp_worker_self();
+        w->after = TP_AFTER_OVERFLOW;
+        tp_fiber_switch_final(&a->fiber, &w->fiber);
+    }
+}
+
 /* -- preemption ---------------------------------------------------------- */
 
 static bool
@@ -144,6 +159,13 @@ judge(uintptr_t address, uintptr_t pc, void *ucontext)
         return TP_FAULT_FOREIGN;
     }
     if (a->class->may_abandon == NULL || !a->class->may_abandon(a, pc)) {
+        /* What Lua code calls (libc, the unwinder) may hold a lock. A part of
+         * the guard lets it come to its end; Lua code that goes deeper then
+         * meets the rest. */
+        if (a->class->may_abandon != NULL &&
+            tp_stack_lend(&a->stack, (void *)address)) {
+            return TP_FAULT_CONTAINED;
+        }
         explain(a, address, address < (uintptr_t)a->stack.lo - a->stack.guard);
         return TP_FAULT_FATAL;
     }

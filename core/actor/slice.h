@@ -20,4 +20,11 @@ void tp_slice_fini(void);
  * no actor at all: true. */
 bool tp_stack_has_room(void);
 
+/*
+ * Before a lock is taken or libc is called from code that may be given up:
+ * where there is no room for that, the running actor ends here as if its stack
+ * had run over, and the call does not return. Hold no lock.
+ */
+void tp_stack_check(void);
+
 #endif

@@ -44,6 +44,10 @@
 #define MADV_GUARD_INSTALL 102
 #endif
 
+#ifndef MADV_GUARD_REMOVE
+#define MADV_GUARD_REMOVE 103
+#endif
+
 #define REGION_BYTES ((size_t)64 << 20)
 #define REGION_SLOTS 256
 #define CACHE_MAX    32
@@ -563,6 +567,10 @@ static void
 pooled_put(struct tp_stack *s, char *low_water)
 {
     struct cache *c = cache_here();
+    if (s->lent != 0 && guard_make(s->lo) != 0) {
+        push_shared(&pool.raw, s->hi);
+        return;
+    }
     if (s->reserve > TP_STACK_KEEP && low_water < s->hi - TP_STACK_KEEP) {
         char *end = page_down(s->hi - TP_STACK_KEEP);
         tp_madvise(s->lo, (size_t)(end - s->lo), MADV_DONTNEED);
@@ -600,6 +608,9 @@ tp_stack_put(struct tp_stack *s, void *low_water)
     if (s->lo == NULL) {
         return;
     }
+    if (s->lent != 0 && (char *)low_water < s->lo) {
+        low_water = NULL;
+    }
     tp_assert(low_water == NULL ||
               ((char *)low_water >= s->lo && (char *)low_water <= s->hi));
     unpoison(s->lo, s->reserve);
@@ -609,6 +620,27 @@ tp_stack_put(struct tp_stack *s, void *low_water)
         pooled_put(s, low_water);
     }
     memset(s, 0, sizeof *s);
+}
+
+bool
+tp_stack_lend(struct tp_stack *s, const void *addr)
+{
+    size_t half = s->guard / 2 & ~(pool.page - 1);
+    size_t bytes = half < TP_STACK_LEND ? half : TP_STACK_LEND;
+    if (s->lent != 0 || (uintptr_t)s->lo - (uintptr_t)addr - 1 >= bytes) {
+        return false;
+    }
+    int saved = errno;
+    char *from = s->lo - bytes;
+    if (s->gap == 0 && pool.how == TP_STACK_GUARD_MADVISE) {
+        madvise(from, bytes, MADV_GUARD_REMOVE);
+    }
+    /* Also where the guard was not made as was planned (guard_make). */
+    if (mprotect(from, bytes, PROT_READ | PROT_WRITE) == 0) {
+        s->lent = bytes;
+    }
+    errno = saved;
+    return s->lent != 0;
 }
 
 bool

@@ -35,6 +35,7 @@ struct tp_stack {
     size_t guard;   /* bytes below lo that fault */
     size_t reserve; /* hi - lo */
     size_t gap;     /* bytes below the guard that fault; 0: from the pool */
+    size_t lent;    /* bytes right below lo that do not fault; see lend */
 };
 
 /* How the guard of a pooled stack is made. */
@@ -90,6 +91,15 @@ void tp_stack_put(struct tp_stack *s, void *low_water);
  * TP_STACK_SHRINK_MIN. Returns whether it did; then low_water starts anew.
  */
 bool tp_stack_shrink(struct tp_stack *s, void *low_water, void *sp);
+
+/* The most that is lent of a guard. */
+#define TP_STACK_LEND ((size_t)64 << 10)
+
+/*
+ * Make the upper half of the guard, TP_STACK_LEND at most, usable until the
+ * stack is put back, once, if addr lies in it. Async-signal-safe.
+ */
+bool tp_stack_lend(struct tp_stack *s, const void *addr);
 
 /* Begin and end this thread's cache. end before the thread ends. */
 void tp_stack_thread_begin(void);

@@ -38,26 +38,26 @@ static struct {
     struct view views[TP_WORKERS_MAX];
 } mon;
 
-/* What waits behind a long slice goes to a worker that sleeps. */
+/*
+ * What waits behind a long slice goes to a worker that sleeps. The sleeper is
+ * claimed first: while this thread has the slot in its hand not all sleep, so
+ * that nobody can find the run quiescent, and whoever was claimed looks again.
+ */
 static void
 pass_on(struct tp_worker *w)
 {
-    /* STOP-4 seq_cst: what is neither in a slot nor in a queue is in hand.
-     * Partner: tp_sched_is_quiet. */
-    atomic_store_explicit(&tp_sched.in_hand, true, memory_order_seq_cst);
+    int i = tp_idle_claim(&tp_sched.idle, -1);
+    if (i < 0) {
+        return;
+    }
     /* WS-1 acq_rel: takes what wake_slot_put published; the worker's own look
-     * sees NULL then, and the hand. */
+     * sees NULL then. */
     struct tp_slot *s =
         atomic_exchange_explicit(&w->wake_slot, NULL, memory_order_acq_rel);
     if (s != NULL) {
         tp_runq_inject(tp_sched.runq, &s->qnode);
     }
-    /* STOP-4 seq_cst: it is queued. */
-    atomic_store_explicit(&tp_sched.in_hand, false, memory_order_seq_cst);
-    int i = s == NULL ? -1 : tp_idle_claim(&tp_sched.idle, -1);
-    if (i >= 0) {
-        tp_parker_unpark(&tp_sched.workers[i].parker);
-    }
+    tp_parker_unpark(&tp_sched.workers[i].parker);
 }
 
 static bool

@@ -209,9 +209,10 @@ wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
 int
 tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
 {
-    /* relaxed: the owner alone writes it. The usual case: no deadline, none
-     * before; and one that is over may still wake us once, too early. */
+    /* The usual case: no deadline, none before. One that is over may still
+     * wake us once, too early. */
     if (deadline_ns == TP_NEVER) {
+        /* relaxed: the owner alone writes it. */
         if (atomic_load_explicit(&t->wait_deadline, memory_order_relaxed) !=
             TP_NEVER) {
             /* relaxed: as above. */
@@ -297,7 +298,6 @@ tp_event_start(struct tp_event *e, uint64_t deadline_ns, uint64_t *out_id)
 {
     e->node.kind = TP_TIMER_EVENT;
     e->node.pos = 0;
-    e->firing = e->cancelled = false;
     lock();
     uint64_t before = head_key_locked();
     int rc = heap_reserve();
@@ -324,12 +324,8 @@ tp_event_cancel(uint64_t id, struct tp_event **out_e)
         struct tp_event *e = entry->event;
         won = true;
         id_free(entry);
-        if (e->firing) {
-            e->cancelled = true;
-        } else {
-            heap_remove(&e->node);
-            *out_e = e;
-        }
+        heap_remove(&e->node);
+        *out_e = e;
     }
     unlock_and_tell(before);
     return won;
@@ -366,9 +362,9 @@ wait_came_up(struct tp_wait_timer *t, uint64_t now_ns, struct due *d)
         set_armed(t, wanted);
         return false;
     }
-    /* TMR-2 acquire: the epoch is read after the deadline that belongs to it
+    /* ST-1 acquire: the epoch is read after the deadline that belongs to it
      * or to an earlier wait; a mismatch can only wake a wait too early, and
-     * waits look at the clock. Partner: the release in tp_worker_park. */
+     * waits look at the clock. Partner: run_slice, which moves the epoch on. */
     uint64_t word = atomic_load_explicit(&t->slot->state, memory_order_acquire);
     d->event = NULL;
     d->pid = tp_slot_pid(t->slot);
@@ -376,47 +372,36 @@ wait_came_up(struct tp_wait_timer *t, uint64_t now_ns, struct due *d)
     return true;
 }
 
+/*
+ * An event with an interval fires here, under the lock, so that a cancel that
+ * has returned is final; when it wants no more it is due to be dropped.
+ */
 static bool
-event_came_up(struct tp_event *e, struct due *d)
+event_came_up(struct tp_event *e, uint64_t now_ns, struct due *d, size_t *fired)
 {
     heap_remove(&e->node);
-    if (e->interval_ns == 0) {
-        id_free(id_find(e->id));
-    } else {
-        e->firing = true;
-    }
     d->event = e;
+    if (e->interval_ns != 0 && e->fire(e)) {
+        uint64_t next = tp_sat_add(e->node.key, e->interval_ns);
+        heap_insert(&e->node, next > now_ns ? next : now_ns + 1);
+        ++*fired;
+        return false;
+    }
+    id_free(id_find(e->id));
     return true;
 }
 
+/* The head is due. True: *d says what is left to do without the lock. Counts
+ * what has been done here. */
 static bool
-came_up(struct tp_timer_node *n, uint64_t now_ns, struct due *d)
+came_up(struct tp_timer_node *n, uint64_t now_ns, struct due *d, size_t *fired)
 {
-    return n->kind == TP_TIMER_WAIT
-               ? wait_came_up(tp_container_of(n, struct tp_wait_timer, node),
-                              now_ns, d)
-               : event_came_up(tp_container_of(n, struct tp_event, node), d);
-}
-
-/* An event with an interval was fired: into the heap again, unless it was
- * cancelled meanwhile or wants no more. */
-static void
-event_again(struct tp_event *e, bool more)
-{
-    uint64_t now = tp_now_ns(), next = tp_sat_add(e->node.key, e->interval_ns);
-    lock();
-    uint64_t before = head_key_locked();
-    bool keep = more && !e->cancelled && heap_reserve() == 0;
-    e->firing = false;
-    if (keep) {
-        heap_insert(&e->node, next > now ? next : now + 1);
-    } else if (!e->cancelled) {
-        id_free(id_find(e->id));
+    if (n->kind == TP_TIMER_WAIT) {
+        return wait_came_up(tp_container_of(n, struct tp_wait_timer, node),
+                            now_ns, d);
     }
-    unlock_and_tell(before);
-    if (!keep) {
-        e->drop(e);
-    }
+    return event_came_up(tp_container_of(n, struct tp_event, node), now_ns, d,
+                         fired);
 }
 
 static void
@@ -427,7 +412,7 @@ fire(struct due *d)
     } else if (d->event->interval_ns == 0) {
         d->event->fire(d->event);
     } else {
-        event_again(d->event, d->event->fire(d->event));
+        d->event->drop(d->event);
     }
 }
 
@@ -442,7 +427,7 @@ tp_timers_run(uint64_t now_ns)
         lock();
         uint64_t before = head_key_locked();
         while (n < FIRE_BATCH && head_key_locked() <= now_ns) {
-            n += came_up(timers.heap[0], now_ns, &due[n]);
+            n += came_up(timers.heap[0], now_ns, &due[n], &total);
         }
         unlock_and_tell(before);
         for (uint32_t i = 0; i < n; i++) {
@@ -491,7 +476,7 @@ node_matters(struct tp_timer_node *n)
 }
 
 static void
-prune_head(void)
+prune_head(struct tp_event **dropped)
 {
     struct tp_timer_node *n = timers.heap[0];
     heap_remove(n);
@@ -508,7 +493,8 @@ prune_head(void)
     }
     struct tp_event *e = tp_container_of(n, struct tp_event, node);
     id_free(id_find(e->id));
-    e->drop(e);
+    e->next_dropped = *dropped;
+    *dropped = e;
 }
 
 bool
@@ -516,10 +502,16 @@ tp_timers_prune(void)
 {
     lock();
     uint64_t before = head_key_locked();
+    struct tp_event *dropped = NULL;
     while (timers.count > 0 && !node_matters(timers.heap[0])) {
-        prune_head();
+        prune_head(&dropped);
     }
     bool left = timers.count > 0;
     unlock_and_tell(before);
+    while (dropped != NULL) {
+        struct tp_event *e = dropped;
+        dropped = e->next_dropped;
+        e->drop(e);
+    }
     return left;
 }

@@ -11,8 +11,8 @@
  *           event   a delayed action with an id; cancel is O(log n).
  * Threads:  any. wait_deadline is written by the owner of the wait, armed by
  *           the holder of the lock.
- * Locks:    TP_RANK_TIMER. Actions run after it is released.
- * Ordering: TMR-1, TMR-2 in timer.c.
+ * Locks:    TP_RANK_TIMER.
+ * Ordering: TMR-1 in timer.c.
  * Fails:    start: TROUPE_ENOMEM.
  * Rejected: a timing wheel - ticks cost wake-ups when idle, cascades cost
  *           latency; a heap per worker - the timekeeper would have to look at
@@ -58,9 +58,10 @@ struct tp_event {
     uint64_t id;
     uint64_t interval_ns; /* 0: once */
     /*
-     * Runs on a scheduler thread, no lock held; must not park. Returns whether
-     * an event with an interval goes on; false, or no interval: the event is
-     * out of the heap and the action owns its memory again.
+     * Runs on a scheduler thread; must not park. Once: no lock is held, and
+     * the event is the action's to free. With an interval: the timers' lock is
+     * held, so it may take only what ranks above; it returns whether to go on,
+     * and drop is called if not.
      */
     bool (*fire)(struct tp_event *e);
     /* The event was dropped by fini: frees it. */
@@ -68,8 +69,7 @@ struct tp_event {
     /* Can it still matter? Asked when nothing else is left to do. No lock is
      * taken by it. */
     bool (*matters)(struct tp_event *e);
-    bool firing;    /* lock: popped, fire is running or about to */
-    bool cancelled; /* lock: cancelled while firing */
+    struct tp_event *next_dropped; /* private to timer.c */
 };
 
 int tp_timers_init(void);
@@ -89,12 +89,8 @@ void tp_wait_timer_fini(struct tp_wait_timer *t);
  * gone already. */
 int tp_event_start(struct tp_event *e, uint64_t deadline_ns, uint64_t *out_id);
 
-/*
- * True and *out_e back in the caller's hands if the cancel beat the fire. An
- * event that fires again and again counts as not fired.  If that very event is
- * firing at this moment it is freed by its drop when fire returns, the answer
- * is true and *out_e is NULL.
- */
+/* True, and *out_e back in the caller's hands, if the cancel beat the fire; an
+ * event with an interval has not fired yet, however often it has. */
 bool tp_event_cancel(uint64_t id, struct tp_event **out_e);
 
 /* The earliest deadline, TP_NEVER when none. One relaxed load. */

@@ -34,10 +34,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* So often in a row the wake slot comes before the queue. */
-#define SLOT_BUDGET 64
-/* Cycles between two looks at the clock while timers are armed, some 10 us. */
-#define TIMER_CHECK_CYCLES 30000
+/* So often in a row the wake slot comes before the queue, and so long. */
+#define SLOT_BUDGET        64
+#define SLOT_BUDGET_CYCLES (100 * tp_cycles_10us())
 
 struct tp_sched tp_sched;
 
@@ -77,10 +76,18 @@ slot_of(struct tp_runq_node *n)
 
 /* -- making runnable ----------------------------------------------------- */
 
+/* Rather not the timekeeper: while it runs, only the monitor has an eye on the
+ * timers. */
 static void
-wake_one(int avoid)
+wake_one(void)
 {
-    int i = tp_idle_claim(&tp_sched.idle, avoid);
+    /* relaxed: a preference. */
+    int keeper =
+        atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed);
+    int i = tp_idle_claim(&tp_sched.idle, keeper);
+    if (i < 0 && keeper >= 0) {
+        i = tp_idle_claim(&tp_sched.idle, -1);
+    }
     if (i >= 0) {
         struct tp_worker *w = tp_worker_self();
         if (w != NULL) {
@@ -100,7 +107,7 @@ wake_slot_put(struct tp_worker *w, struct tp_slot *s)
         atomic_exchange_explicit(&w->wake_slot, s, memory_order_acq_rel);
     if (old != NULL) {
         tp_runq_push(tp_sched.runq, w->index, &old->qnode);
-        wake_one(-1);
+        wake_one();
     }
 }
 
@@ -123,7 +130,7 @@ enqueue(struct tp_slot *s)
     struct tp_worker *w = tp_worker_self();
     if (w == NULL) {
         tp_runq_inject(tp_sched.runq, &s->qnode);
-        wake_one(-1);
+        wake_one();
     } else if (w->current != NULL) {
         wake_slot_put(w, s);
     } else {
@@ -209,7 +216,7 @@ tp_slot_doom(struct tp_slot *s, uint32_t gen)
                                                   memory_order_relaxed)) {
             if (st == TP_PARKED) {
                 enqueue(s);
-            } else if (st != TP_QUEUED) {
+            } else if (st != TP_QUEUED && s != tp_slot_self()) {
                 hurry_all();
             }
             return true;
@@ -400,7 +407,7 @@ check_timers(struct tp_worker *w)
         return;
     }
     uint64_t cycles = tp_cycles();
-    if (cycles - w->timer_check_cycles < TIMER_CHECK_CYCLES) {
+    if (cycles - w->timer_check_cycles < tp_cycles_10us()) {
         return;
     }
     w->timer_check_cycles = cycles;
@@ -423,7 +430,7 @@ chain(struct tp_worker *w)
                          : tp_runq_local_len(tp_sched.runq, w->index) > 0;
     w->woken = false;
     if (more) {
-        wake_one(-1);
+        wake_one();
     }
 }
 
@@ -459,7 +466,11 @@ static struct tp_slot *
 take(struct tp_worker *w)
 {
     check_timers(w);
-    if (w->slot_streak < SLOT_BUDGET) {
+    if (w->slot_streak == 0) {
+        w->streak_cycles = w->slice_start_cycles;
+    }
+    if (w->slot_streak < SLOT_BUDGET &&
+        w->slice_start_cycles - w->streak_cycles < SLOT_BUDGET_CYCLES) {
         struct tp_slot *s = wake_slot_take(w);
         if (s != NULL) {
             w->slot_streak++;
@@ -494,7 +505,7 @@ on_earlier_deadline(uint64_t deadline_ns)
         if (keeper >= 0) {
             tp_parker_unpark(&tp_sched.workers[keeper].parker);
         } else if (tp_worker_self() == NULL) {
-            wake_one(-1);
+            wake_one();
         }
     }
 }
@@ -503,15 +514,18 @@ on_earlier_deadline(uint64_t deadline_ns)
 static uint64_t
 become_timekeeper(struct tp_worker *w)
 {
+    extern _Atomic uint64_t tp_timer_earliest;
     int nobody = -1;
-    if (tp_timers_earliest() == TP_NEVER ||
+    /* IDLE-1 seq_cst: after the idle bit was set. Partner: an insert by no
+     * worker stores the deadline, then looks for a sleeper. */
+    if (atomic_load_explicit(&tp_timer_earliest, memory_order_seq_cst) ==
+            TP_NEVER ||
         /* relaxed: the role is only about who sleeps with a deadline. */
         !atomic_compare_exchange_strong_explicit(
             &tp_sched.timekeeper, &nobody, (int)w->index, memory_order_relaxed,
             memory_order_relaxed)) {
         return TP_NEVER;
     }
-    extern _Atomic uint64_t tp_timer_earliest;
     uint64_t deadline, seen = tp_timers_earliest();
     do {
         deadline = seen;
@@ -549,10 +563,7 @@ tp_sched_quiet_begin(uint64_t *out_ticket)
 bool
 tp_sched_is_quiet(uint64_t ticket)
 {
-    /* STOP-4 seq_cst: read before the queues. Partner: the monitor's hand is
-     * full before it takes from a wake slot, and empty after it queued. */
-    return !atomic_load_explicit(&tp_sched.in_hand, memory_order_seq_cst) &&
-           !tp_runq_has_work(tp_sched.runq) && tp_sched_all_sleep() &&
+    return !tp_runq_has_work(tp_sched.runq) && tp_sched_all_sleep() &&
            tp_idle_leaves(&tp_sched.idle) == ticket;
 }
 
@@ -560,7 +571,7 @@ void
 tp_sched_nudge(void)
 {
     if (tp_sched_all_sleep()) {
-        wake_one(-1);
+        wake_one();
     }
 }
 

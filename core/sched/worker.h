@@ -62,6 +62,7 @@ struct tp_worker {
     uint32_t seed;
     uint64_t timer_check_cycles;
     uint64_t slice_start_cycles;
+    uint64_t streak_cycles; /* when the first of slot_streak began */
 
     /* owner writes, any reads: relaxed statistics */
     alignas(TP_CACHELINE) struct tp_worker_stats stats;
@@ -105,7 +106,6 @@ struct tp_sched {
     /* any thread, atomic */
     alignas(TP_CACHELINE) struct tp_idle idle;
     _Atomic uint64_t present; /* a bit for each worker that was started */
-    _Atomic bool in_hand;     /* the monitor carries a slot to the queue */
     _Atomic int timekeeper; /* the worker that sleeps until a deadline, or -1 */
     _Atomic uint64_t timekeeper_deadline;
     _Atomic bool stop;

@@ -30,10 +30,12 @@ local Pid = {}
 ---| "nomem"   # out of memory
 ---| "killed"  # the runtime is stopping
 ---| "name_taken" # another actor has the name
+---| "no_reply" # the request was dropped without a reply
+---| "calling_self" # an actor cannot wait for its own reply
 
 --- What became of an actor that was ended by an error.
 ---@class troupe.Failure
----@field kind "error"|"memory"
+---@field kind "error"|"memory"|"stack_overflow"
 ---@field message string
 ---@field traceback? string kind "error" only
 ---@field value? any the error value, its text if it cannot be sent
@@ -61,6 +63,54 @@ local Pid = {}
 ---@field jit? boolean|"auto" default "auto": on after some CPU time
 ---@field priority? "normal"
 ---@field name? string registered before the child runs
+---@field link? boolean to the caller
+---@field monitor? boolean then spawn_opt returns the reference, too
+
+--- A link between two actors carries the end of one to the other; who traps
+--- exits gets this message in place of its own end.
+---@class troupe.Exit
+---@field type "exit"
+---@field pid troupe.Pid who has ended, or who called exit
+---@field reason troupe.Reason
+
+--- What a monitor sends, once.
+---@class troupe.Down
+---@field type "down"
+---@field ref troupe.Ref
+---@field pid? troupe.Pid nil: nobody had that name
+---@field reason troupe.Reason
+
+--- A monitor, see `troupe.monitor`.
+---@alias troupe.Ref number
+
+--- A request that was received and is to be answered. Collected unanswered, its
+--- caller gets nil, "no_reply".
+---@class troupe.From: userdata
+---@field pid troupe.Pid who called
+local From = {}
+
+--- As `troupe.reply`.
+---@param value? troupe.Sendable
+---@return boolean waits false: nobody waits any more
+function From:reply(value) end
+
+--- The caller gets nil, "no_reply" now.
+function From:drop() end
+
+---@class troupe.Task
+---@field pid troupe.Pid
+---@field ref troupe.Ref
+local Task = {}
+
+--- Wait for its results.
+---@async
+---@param timeout? number seconds
+---@return any ... the results; nil, "timeout"; or nil and the reason of its failure
+function Task:await(timeout) end
+
+--- End it; its results, if any have come, are dropped.
+---@return boolean running
+function Task:cancel() end
 
 ---@class troupe.RunOpts
 ---@field schedulers? integer 1 to 64, default: usable CPUs
@@ -93,12 +143,27 @@ function troupe.run(fn, opts) end
 ---@return troupe.Err? err
 function troupe.spawn(what, ...) end
 
+--- Start an actor that is linked to the caller, in one step.
+---@param what function|string
+---@param ... troupe.Sendable
+---@return troupe.Pid? pid
+---@return troupe.Err? err
+function troupe.spawn_link(what, ...) end
+
+--- Start an actor that the caller monitors, in one step.
+---@param what function|string
+---@param ... troupe.Sendable
+---@return troupe.Pid? pid
+---@return troupe.Ref|troupe.Err ref or err
+function troupe.spawn_monitor(what, ...) end
+
 --- Start an actor with options.
 ---@param opts troupe.SpawnOpts
 ---@param what function|string
 ---@param ... troupe.Sendable
 ---@return troupe.Pid? pid
----@return troupe.Err? err
+---@return troupe.Ref|troupe.Err|nil ref if opts.monitor; or err
+---@return troupe.Pid? holder who has the name, if err is "name_taken"
 function troupe.spawn_opt(opts, what, ...) end
 
 --- The running actor.
@@ -119,7 +184,8 @@ function troupe.send(dest, message) end
 ---@async
 ---@param timeout? number seconds; nil: for ever; 0 or less: do not wait
 ---@return any message nil on timeout
----@return troupe.Pid|troupe.Err from or "timeout"
+---@return troupe.Pid|troupe.From|troupe.Err from the sender, the handle of a call, or "timeout"
+---@return "call"|"cast"|"down"|"exit"|"group"|nil kind nil: a plain message
 function troupe.receive(timeout) end
 
 --- The oldest message that fits. The others stay, in order.
@@ -127,8 +193,39 @@ function troupe.receive(timeout) end
 ---@param matcher table|fun(message: any, from: troupe.Pid?): any
 ---@param timeout? number seconds
 ---@return any message nil on timeout
----@return troupe.Pid|troupe.Err from or "timeout"
+---@return troupe.Pid|troupe.From|troupe.Err from or "timeout"
+---@return "call"|"cast"|"down"|"exit"|"group"|nil kind
 function troupe.receive_match(matcher, timeout) end
+
+--- Ask an actor and wait for its reply, which does not go through the mailbox.
+---@async
+---@param dest troupe.Dest
+---@param request troupe.Sendable
+---@param timeout? number seconds, default 5; math.huge: for ever
+---@return any reply nil on failure
+---@return troupe.Err|troupe.Reason|nil err or why the actor ended
+function troupe.call(dest, request, timeout) end
+
+--- As `troupe.send`; receive says "cast".
+---@async
+---@param dest troupe.Dest
+---@param message troupe.Sendable
+---@return true? ok
+---@return troupe.Err? err
+function troupe.cast(dest, message) end
+
+--- Answer a request, once.
+---@param from troupe.From
+---@param value? troupe.Sendable
+---@return boolean waits false: nobody waits any more
+function troupe.reply(from, value) end
+
+--- Could this be sent?
+---@nodiscard
+---@param value any
+---@return boolean ok
+---@return string? why not
+function troupe.sendable(value) end
 
 --- Park for so long, never shorter. 0 or less: as yield.
 ---@async
@@ -190,9 +287,73 @@ function troupe.whereis(name) end
 ---@return string[] names
 function troupe.names(pid) end
 
---- End the running actor.
+--- End the running actor; or, with a pid, send that actor an exit signal: a
+--- reason other than "normal" ends it unless it traps exits.
+---@overload fun(pid: troupe.Dest, reason: troupe.Reason): boolean
 ---@param reason? troupe.Sendable default "normal"
 function troupe.exit(reason) end
+
+--- End an actor, whatever it does. Cannot be trapped.
+---@param pid troupe.Dest
+---@return boolean alive
+function troupe.kill(pid) end
+
+--- From now on the exits of linked actors are messages, see troupe.Exit.
+---@param on boolean
+---@return boolean before
+function troupe.trap_exit(on) end
+
+---@param pid troupe.Dest
+---@return true? ok
+---@return "noproc"? err
+function troupe.link(pid) end
+
+---@param pid troupe.Dest
+---@return true
+function troupe.unlink(pid) end
+
+--- Be told once of an actor's end, by a troupe.Down message; at once if it has
+--- ended already.
+---@param pid troupe.Dest
+---@return troupe.Ref? ref
+---@return troupe.Err? err
+function troupe.monitor(pid) end
+
+--- No message of that monitor is received after this.
+---@param ref troupe.Ref
+---@return boolean known
+function troupe.demonitor(ref) end
+
+--- Wait for the end of a monitored actor. Its message is taken.
+---@async
+---@param ref troupe.Ref
+---@param timeout? number seconds
+---@return troupe.Reason? reason
+---@return troupe.Err? err "timeout" | "notfound"
+function troupe.await_down(ref, timeout) end
+
+--- Run a function in an actor of its own; its results are awaited.
+---@param fn function
+---@param ... any arguments
+---@return troupe.Task? task
+---@return troupe.Err? err
+function troupe.task(fn, ...) end
+
+--- Wait for all tasks; when one fails the others are cancelled.
+---@async
+---@param tasks troupe.Task[]
+---@param timeout? number seconds for all together
+---@return table? results the first result of each
+---@return any err
+---@return integer? index of the one that failed
+function troupe.all(tasks, timeout) end
+
+--- Wait for the first task that ends, and cancel the others.
+---@async
+---@param tasks troupe.Task[]
+---@param timeout? number seconds
+---@return any ... as Task:await
+function troupe.race(tasks, timeout) end
 
 --- Wait for an actor's end.
 ---@async
@@ -209,10 +370,150 @@ function troupe.join(pid, timeout) end
 ---@return troupe.Err? err
 function Pid:send(message) end
 
+--- As `troupe.call`.
+---@async
+---@param request troupe.Sendable
+---@param timeout? number
+---@return any reply
+---@return troupe.Err|troupe.Reason|nil err
+function Pid:call(request, timeout) end
+
+--- As `troupe.cast`.
+---@async
+---@param message troupe.Sendable
+---@return true? ok
+---@return troupe.Err? err
+function Pid:cast(message) end
+
+--- An exit signal to it.
+---@param reason troupe.Reason
+---@return boolean alive
+function Pid:exit(reason) end
+
+--- As `troupe.kill`.
+---@return boolean alive
+function Pid:kill() end
+
+--- As `troupe.link`.
+---@return true? ok
+---@return "noproc"? err
+function Pid:link() end
+
+--- As `troupe.monitor`.
+---@return troupe.Ref? ref
+---@return troupe.Err? err
+function Pid:monitor() end
+
 --- Does the actor live? It may end right after.
 ---@nodiscard
 ---@return boolean
 function Pid:alive() end
+
+--- A machine, or its registered name, or its handle.
+---@alias troupe.Machine.Dest troupe.Dest|troupe.Machine.Handle
+
+--- What `machine:start` returns. Sendable.
+---@class troupe.Machine.Handle
+---@field pid troupe.Pid
+---@field cast fun(self: troupe.Machine.Handle, name: string, payload?: troupe.Sendable): true?, troupe.Err?
+---@field call fun(self: troupe.Machine.Handle, name: string, payload?: troupe.Sendable, timeout?: number): any, any
+
+--- What `gen_statem.machine` returns. Sendable.
+---@class troupe.Machine
+---@field definition troupe.Machine.Definition
+---@field start fun(self: troupe.Machine, ...: troupe.Sendable): troupe.Machine.Handle?, any
+---@field start_link fun(self: troupe.Machine, ...: troupe.Sendable): troupe.Machine.Handle?, any
+---@field start_opt fun(self: troupe.Machine, opts: troupe.Machine.StartOpts, ...: troupe.Sendable): troupe.Machine.Handle?, any
+
+---@class troupe.Machine.StartOpts: troupe.SpawnOpts
+---@field timeout? number seconds that `data` may take, default: for ever
+---@field link? boolean
+---@field monitor? boolean then start_opt returns the reference, too
+
+--- A state, a function that returns one or nil, `postpone` or `unhandled`.
+---@alias troupe.Machine.Target string|fun(data: any, payload: any, cx: troupe.Machine.Context): string?
+
+--- Targets by the event's name; "*": all others.
+---@alias troupe.Machine.Rows troupe.Machine.Target|table<string, troupe.Machine.Target>
+
+---@class troupe.Machine.State
+---@field cast? troupe.Machine.Rows
+---@field call? troupe.Machine.Rows
+---@field info? troupe.Machine.Rows by the message itself if it is a string, else by its `type`
+---@field internal? troupe.Machine.Rows
+---@field timeout? troupe.Machine.Rows
+---@field state_timeout? troupe.Machine.Target
+---@field event_timeout? troupe.Machine.Target
+
+---@alias troupe.Machine.Kind
+---| "cast"
+---| "call"
+---| "info"
+---| "internal"
+---| "state_timeout"
+---| "timeout"
+---| "event_timeout"
+
+---@class troupe.Machine.Definition
+---@field name? string for messages
+---@field initial any a state; in the raw form any value
+---@field data? any|fun(...: any): any the machine's data; nil, reason: do not start
+---@field on? table<string, troupe.Machine.State> "*": what holds in all states
+---@field enter? table<string, fun(data: any, cx: troupe.Machine.Context)>|fun(state: any, data: any, cx: troupe.Machine.Context)
+---@field handle_event? fun(kind: troupe.Machine.Kind, payload: any, state: any, data: any, cx: troupe.Machine.Context): any the raw form, in place of `on`
+---@field terminate? fun(data: any, reason: troupe.Reason, cx: troupe.Machine.Context)
+---@field strict? boolean each event must have a row in each state
+
+--- What a row is told, and what it can do. Never sent.
+---@class troupe.Machine.Context
+---@field state any
+---@field previous any the state before; nil in the first one
+---@field data any may be assigned
+---@field kind troupe.Machine.Kind
+---@field event? string the name of the event
+---@field from? troupe.From|troupe.Pid of a call: answers it, see `gen_statem.reply`
+local Context = {}
+
+--- Answer the call whose event this is.
+---@param value? troupe.Sendable
+---@return boolean waits false: nobody waits any more
+function Context:reply(value) end
+
+--- Fires in the state that this row leads to; replaces the one that is armed.
+---@param seconds number 0: before queued messages; math.huge: cancel
+---@param payload? any
+function Context:state_timeout(seconds, payload) end
+
+---@return boolean armed
+function Context:cancel_state_timeout() end
+
+--- Fires whatever the state is by then; replaces the one of that name.
+---@param name string
+---@param seconds number
+---@param payload? any
+function Context:timeout(name, seconds, payload) end
+
+---@param name string
+---@return boolean armed
+function Context:cancel_timeout(name) end
+
+--- Fires if no event comes before.
+---@param seconds number
+---@param payload? any
+function Context:event_timeout(seconds, payload) end
+
+--- Make an event that comes before all that are queued. Not in `enter`.
+---@param kind troupe.Machine.Kind
+---@param name? string
+---@param payload? any
+function Context:next_event(kind, name, payload) end
+
+--- Keep this event for after the next change of state. Not in `enter`.
+function Context:postpone() end
+
+--- End the machine when this row has returned.
+---@param reason? troupe.Reason default "normal"
+function Context:stop(reason) end
 
 --- What a group monitor is told.
 ---@class troupe.GroupEvent

@@ -113,7 +113,39 @@ local function remaining(deadline)
   return deadline and deadline - troupe.now()
 end
 
---- Wait for all tasks. Parks. When one fails the others are cancelled.
+-- The tasks that have not been seen to end, by the reference of their monitor.
+local function open_refs(tasks)
+  local by_ref = {}
+  for i = 1, #tasks do
+    if not is_settled(tasks[i]) then
+      by_ref[tasks[i].ref] = tasks[i]
+    end
+  end
+  return by_ref
+end
+
+-- The next of them that ends, settled; nil, "timeout".
+local function await_any(by_ref, timeout)
+  local down, err = troupe.receive_match(function(m)
+    return type(m) == "table" and m.type == "down" and by_ref[m.ref] ~= nil
+  end, timeout)
+  if not down then
+    return nil, err
+  end
+  settle(by_ref[down.ref], down.reason)
+  return by_ref[down.ref]
+end
+
+local function first_failed(tasks)
+  for i = 1, #tasks do
+    if tasks[i]._reason ~= nil then
+      return i
+    end
+  end
+end
+
+--- Wait for all tasks. Parks. As soon as one fails the others are cancelled;
+-- after a timeout they go on, and may be awaited again.
 ---@async
 ---@param tasks troupe.Task[]
 ---@param timeout? number seconds for all together
@@ -123,16 +155,23 @@ end
 function M.all(tasks, timeout)
   check_tasks(tasks, "all")
   local deadline = timeout and troupe.now() + timeout
+  local by_ref = open_refs(tasks)
+  local failed = first_failed(tasks)
+  while not failed and next(by_ref) do
+    local task, err = await_any(by_ref, remaining(deadline))
+    if not task then
+      return nil, err
+    end
+    by_ref[task.ref] = nil
+    failed = not task._results and first_failed(tasks)
+  end
+  if failed then
+    cancel_all(tasks)
+    return nil, tasks[failed]._reason, failed
+  end
   local results = { n = #tasks }
   for i = 1, #tasks do
-    local value, err = tasks[i]:await(remaining(deadline))
-    if not tasks[i]._results then
-      if err ~= "timeout" or tasks[i]._reason ~= nil then
-        cancel_all(tasks)
-      end
-      return nil, err, i
-    end
-    results[i] = value
+    results[i] = tasks[i]._results[1]
   end
   return results
 end
@@ -148,23 +187,15 @@ function M.race(tasks, timeout)
   if #tasks == 0 then
     error("bad argument #1 to 'race' (no task)", 2)
   end
-  local winner
-  local by_ref = {}
-  for i = 1, #tasks do
-    if is_settled(tasks[i]) then
-      winner = winner or tasks[i]
-    end
-    by_ref[tasks[i].ref] = tasks[i]
+  local winner, err
+  for i = #tasks, 1, -1 do
+    winner = is_settled(tasks[i]) and tasks[i] or winner
   end
   if not winner then
-    local down, err = troupe.receive_match(function(m)
-      return type(m) == "table" and m.type == "down" and by_ref[m.ref] ~= nil
-    end, timeout)
-    if not down then
+    winner, err = await_any(open_refs(tasks), timeout)
+    if not winner then
       return nil, err
     end
-    winner = by_ref[down.ref]
-    settle(winner, down.reason)
   end
   cancel_all(tasks)
   return outcome(winner)

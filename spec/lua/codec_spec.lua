@@ -319,7 +319,7 @@ describe("messages: functions", function()
   end)
 
   helper.actor("with a nil upvalue, and with 60 of them, arrive", function()
-    local none
+    local none = nil
     assert.is_nil(copy(function() return none end)())
     local names = {}
     for i = 1, 59 do

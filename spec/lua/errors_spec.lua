@@ -88,7 +88,7 @@ describe("an actor that fails", function()
   end)
 
   helper.actor("in each way that Lua knows gives a reason of kind error", function()
-    raised(function() local t; t.x = 1 end)
+    raised(function() return nil .. "x" end)
     raised(function() return 1 + {} end)
     raised(function() nowhere() end) -- luacheck: ignore
     raised(function() string.rep() end)
@@ -99,7 +99,7 @@ describe("an actor that fails", function()
     raised(function() coroutine.wrap(function() error "inner" end)() end)
     raised(function() loadstring "x = = 1" () end)
     raised(function() setmetatable({}, { __index = function() error "index" end }).x() end)
-    raised(function() troupe.send("nobody", 1) end)
+    raised(function() troupe.send(5, 1) end)
   end)
 
   helper.actor("in a message handler of its own goes on", function()

@@ -62,7 +62,8 @@ describe("a pid", function()
   helper.actor("prints as <0.index.generation>", function()
     assert.matches("^<0%.%d+%.%d+>$", tostring(troupe.self()))
     assert.equal(tostring(troupe.self()), ("%s"):format(tostring(troupe.self())))
-    assert.matches("^<0%.%d+%.%d+>$", helper.elsewhere(function() return tostring(troupe.self()) end))
+    assert.matches("^<0%.%d+%.%d+>$",
+      helper.elsewhere(function() return tostring(troupe.self()) end))
   end)
 
   helper.actor("is equal to itself only, however it came", function()

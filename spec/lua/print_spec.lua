@@ -77,7 +77,8 @@ describe("print", function()
     assert.equal("\n", out "print()")
     assert.equal("nil\ttrue\t1.5\tx\n", out "print(nil, true, 1.5, 'x')")
     assert.equal("a\0b\n", out "print('a\\0b')")
-    assert.equal("mine\n", out "print(setmetatable({}, {__tostring = function() return 'mine' end}))")
+    assert.equal("mine\n",
+      out "print(setmetatable({}, {__tostring = function() return 'mine' end}))")
     assert.equal("1\t2\n", out "tostring = function(x) return ('%d'):format(x) end print(1, 2)")
   end)
 

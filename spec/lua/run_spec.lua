@@ -7,7 +7,8 @@ describe("troupe.run", function()
   helper.it("returns what the function returns, nil and all", function()
     local function pack(...) return { n = select("#", ...), ... } end
     assert.same({ n = 0 }, pack(troupe.run(function() end)))
-    assert.same({ n = 4, 1, nil, "x", nil }, pack(troupe.run(function() return 1, nil, "x", nil end)))
+    assert.same({ n = 4, 1, nil, "x", nil },
+      pack(troupe.run(function() return 1, nil, "x", nil end)))
     local t = {}
     assert.equal(t, troupe.run(function() return t end))
     local many = pack(troupe.run(function() return unpack({}, 1, 200) end))
@@ -229,7 +230,8 @@ describe("troupe.run", function()
   end)
 
   helper.it("does not stop at modules that cannot be sent in package.preload", function()
-    package.preload["run_spec.preload"] = (function(u) return function() return u end end)(newproxy())
+    local captured = newproxy()
+    package.preload["run_spec.preload"] = function() return captured end
     local ok, err = pcall(troupe.run, function() return 1 end)
     package.preload["run_spec.preload"] = nil
     assert.same({ true, 1 }, { ok, err })

@@ -1,4 +1,5 @@
 --- What can be spawned, and how.
+-- luacheck: ignore 142 143 (fields that the specs add)
 
 local helper = require "spec.helper"
 local troupe = require "troupe"
@@ -198,7 +199,8 @@ describe("troupe.spawn_opt", function()
   helper.actor("takes each option", function()
     local me = troupe.self()
     for _, opts in ipairs {
-      {}, { memory_limit = 2 ^ 24 }, { stack = { reserve = 2 ^ 17, guard = 2 ^ 16 } }, { stack = {} },
+      {}, { memory_limit = 2 ^ 24 }, { stack = {} },
+      { stack = { reserve = 2 ^ 17, guard = 2 ^ 16 } },
       { mailbox = { limit = 10 } }, { mailbox = { limit = 10, on_full = "error" } },
       { mailbox = { limit = 10, on_full = "block" } },
       { mailbox = { limit = 10, on_full = "drop_new" } },

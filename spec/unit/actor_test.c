@@ -821,10 +821,11 @@ a_thread_that_is_no_worker_can_spawn(void **state)
 /* --- everything fails in turn --- */
 
 static void
-fault_child(struct tp_actor *self, void *arg)
+fault_child(struct tp_actor *self, void *unused)
 {
     struct tp_msg *m = tp_msg_new(100);
-    if (m != NULL && tp_mailbox_send(self, *(troupe_pid *)arg, m) != 0) {
+    (void)unused;
+    if (m != NULL && tp_mailbox_push(self->parent, m) != 0) {
         tp_msg_drop(m);
     }
     tp_actor_sleep(self, tp_now_ns() + 1000);
@@ -839,8 +840,8 @@ fault_root(struct tp_actor *self, void *unused)
     struct tp_msg *m;
     (void)unused;
     for (int i = 0; i < 4; i++) {
-        int rc = try_spawn(i % 2 == 0 ? NULL : &odd, fault_child, NULL,
-                           &self->pid, &p);
+        int rc =
+            try_spawn(i % 2 == 0 ? NULL : &odd, fault_child, NULL, NULL, &p);
         if (rc == 0) {
             rc = tp_join(self, p, TP_NEVER, &m);
             if (rc == 0) {

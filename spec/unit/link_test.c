@@ -1,9 +1,13 @@
 /*
- * link_test.c - monitors and join: told once, and told the truth.
+ * link_test.c - links, monitors and join: told once, and told the truth.
  */
+#define _GNU_SOURCE
+#include "actor/call.h"
+#include "actor/registry.h"
 #include "run_in.h"
 
 #include <setjmp.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -562,6 +566,565 @@ a_down_needs_no_memory(void **state)
     run(1, fault_down_root);
 }
 
+/* --- links --- */
+
+/* The next message is the exit of a linked actor; its reason's kind. */
+static enum tp_reason_kind
+expect_exit(struct tp_actor *self, troupe_pid dead)
+{
+    struct tp_msg *m = recv_msg(self);
+    CHECK_EQ(m->kind, TP_MSG_EXIT);
+    CHECK_EQ(m->from, dead);
+    enum tp_reason_kind kind = (enum tp_reason_kind)tp_notice_reason(m)->kind;
+    tp_msg_drop(m);
+    return kind;
+}
+
+static const struct tp_spawn_opts linked = {.link = true};
+
+static void
+fails(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    tp_actor_exit(self, tp_reason_const(TP_REASON_MEMORY));
+}
+
+static void
+link_and_wait(struct tp_actor *self, void *arg)
+{
+    CHECK_EQ(tp_link(self, *(troupe_pid *)arg), 0);
+    add(&watching, 1);
+    body_wait(self, NULL);
+}
+
+static void
+link_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    /* The child's end ends the parent, with its reason. */
+    troupe_pid p = spawn(body_wait, NULL);
+    set(&watching, 0);
+    troupe_pid q = spawn(link_and_wait, &p);
+    YIELD_UNTIL(self, get(&watching) == 1);
+    end_with(p, TP_REASON_SHUTDOWN);
+    CHECK_EQ(join_kind(self, q), TP_REASON_SHUTDOWN);
+    /* And the other way round. */
+    p = spawn(body_wait, NULL);
+    set(&watching, 0);
+    q = spawn(link_and_wait, &p);
+    YIELD_UNTIL(self, get(&watching) == 1);
+    uint64_t ref = monitor(self, p);
+    end_with(q, TP_REASON_KILLED);
+    CHECK_EQ(expect_down(self, ref, p), TP_REASON_KILLED);
+}
+
+static void
+a_link_ends_the_other(void **state)
+{
+    (void)state;
+    run(1, link_root);
+    run(2, link_root);
+}
+
+static void
+normal_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 20; i++) {
+        troupe_pid p = spawn_opts(&linked, body_nothing, NULL);
+        join_kind(self, p);
+        CHECK_EQ(self->links.count, 0);
+    }
+    troupe_pid p = spawn(body_wait, NULL);
+    tp_check(tp_exit_signal(self->pid, p, tp_reason_const(TP_REASON_NORMAL)));
+    for (int i = 0; i < 10; i++) {
+        tp_actor_yield(self);
+    }
+    tp_check(tp_mailbox_is_open(p));
+    end_with(p, TP_REASON_KILLED);
+}
+
+static void
+a_normal_end_ends_nobody(void **state)
+{
+    (void)state;
+    run(1, normal_root);
+    run(2, normal_root);
+}
+
+static void
+trap_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    tp_trap_exit(self, true);
+    troupe_pid p = spawn_opts(&linked, fails, NULL);
+    CHECK_EQ(expect_exit(self, p), TP_REASON_MEMORY);
+    p = spawn_opts(&linked, body_nothing, NULL);
+    CHECK_EQ(expect_exit(self, p), TP_REASON_NORMAL); /* told, too */
+    CHECK_EQ(self->links.count, 0);
+    /* Twice is once; with oneself, nothing. */
+    p = spawn(body_wait, NULL);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(tp_link(self, p), 0);
+        CHECK_EQ(tp_link(self, self->pid), 0);
+    }
+    CHECK_EQ(self->links.count, 1);
+    end_with(p, TP_REASON_KILLED);
+    CHECK_EQ(expect_exit(self, p), TP_REASON_KILLED);
+    expect_no_mail(self);
+    /* Without a link: exit/2. */
+    tp_check(tp_exit_signal(7, self->pid, tp_reason_const(TP_REASON_SHUTDOWN)));
+    CHECK_EQ(expect_exit(self, 7), TP_REASON_SHUTDOWN);
+}
+
+static void
+who_traps_exits_is_told_instead(void **state)
+{
+    (void)state;
+    run(1, trap_root);
+    run(2, trap_root);
+}
+
+static void
+link_dead_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid dead = spawn(body_nothing, NULL);
+    join_kind(self, dead);
+    set(&watching, 0);
+    troupe_pid q = spawn(link_and_wait, &dead);
+    CHECK_EQ(join_kind(self, q), TP_REASON_NOPROC);
+    tp_trap_exit(self, true);
+    troupe_pid nobody[] = {dead, 0, UINT64_MAX, TP_MAX_ACTORS - 1};
+    for (size_t i = 0; i < sizeof nobody / sizeof *nobody; i++) {
+        CHECK_EQ(tp_link(self, nobody[i]), 0);
+        CHECK_EQ(expect_exit(self, nobody[i]), TP_REASON_NOPROC);
+        tp_unlink(self, nobody[i]);
+    }
+    CHECK_EQ(self->links.count, 0);
+}
+
+static void
+a_link_to_the_dead_is_an_exit_at_once(void **state)
+{
+    (void)state;
+    run(1, link_dead_root);
+    run(2, link_dead_root);
+}
+
+static counter late_signals, early_signals;
+
+/* After unlink has returned no signal of that link comes. */
+static void
+unlink_body(struct tp_actor *self, void *arg)
+{
+    uint64_t x = (uint64_t)(uintptr_t)arg;
+    tp_trap_exit(self, true);
+    for (int i = 0; i < 500; i++) {
+        troupe_pid p = spawn_opts(&linked, body_wait, NULL);
+        end_with(p, TP_REASON_KILLED);
+        for (uint64_t k = random_next(&x) % 400; k > 0; k--) {
+            atomic_signal_fence(memory_order_seq_cst);
+        }
+        if (random_next(&x) % 2 == 0) {
+            tp_actor_yield(self);
+        }
+        tp_unlink(self, p);
+        CHECK_EQ(self->links.count, 0);
+        struct tp_msg *m = tp_mailbox_pop(self); /* what came before */
+        if (m != NULL) {
+            tp_msg_drop(m);
+            add(&early_signals, 1);
+        }
+        join_kind(self, p);
+        m = tp_mailbox_pop(self);
+        if (m != NULL) {
+            tp_msg_drop(m);
+            add(&late_signals, 1);
+        }
+    }
+}
+
+static void
+unlink_root(struct tp_actor *self, void *seed)
+{
+    uint64_t x = (uint64_t)(uintptr_t)seed;
+    troupe_pid p[4];
+    for (int i = 0; i < 4; i++) {
+        p[i] = spawn(unlink_body, (void *)(uintptr_t)(random_next(&x) | 1));
+    }
+    for (int i = 0; i < 4; i++) {
+        tp_check(join_kind(self, p[i]) != TP_REASON_KILLED);
+    }
+}
+
+static void
+after_unlink_no_signal_comes(void **state)
+{
+    (void)state;
+    void *seed = (void *)(uintptr_t)random_seed();
+    for (unsigned n = 1; n <= 4; n *= 2) {
+        set(&late_signals, 0);
+        set(&early_signals, 0);
+        assert_int_equal(run_in(n, unlink_root, seed), TP_REASON_NORMAL);
+        printf("%u schedulers: %" PRIu64 " of 2000 signals came before\n", n,
+               get(&early_signals));
+        assert_int_equal(get(&late_signals), 0);
+    }
+}
+
+/* The one that unlinks in time is not ended by its dying partner. */
+static void
+unlink_root_2(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid p = spawn_opts(&linked, body_wait, NULL);
+    tp_unlink(self, p);
+    end_with(p, TP_REASON_KILLED);
+    CHECK_EQ(join_kind(self, p), TP_REASON_KILLED);
+    expect_no_mail(self);
+}
+
+static void
+an_unlink_in_time_saves_the_caller(void **state)
+{
+    (void)state;
+    run(1, unlink_root_2);
+    run(2, unlink_root_2);
+}
+
+#define RING 1000
+
+static troupe_pid ring[RING];
+
+static void
+ring_member(struct tp_actor *self, void *arg)
+{
+    uintptr_t i = (uintptr_t)arg;
+    CHECK_EQ(recv_num(self), 1);
+    CHECK_EQ(tp_link(self, ring[(i + 1) % RING]), 0);
+    add(&watching, 1);
+    body_wait(self, NULL);
+}
+
+static void
+ring_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    set(&watching, 0);
+    for (uintptr_t i = 0; i < RING; i++) {
+        ring[i] = spawn(ring_member, (void *)i);
+        monitor(self, ring[i]);
+    }
+    for (size_t i = 0; i < RING; i++) {
+        CHECK_EQ(push_num(ring[i], 1), 0);
+    }
+    YIELD_UNTIL(self, get(&watching) == RING);
+    end_with(ring[RING / 3], TP_REASON_SHUTDOWN);
+    for (size_t i = 0; i < RING; i++) {
+        struct tp_msg *m = recv_msg(self);
+        CHECK_EQ(m->kind, TP_MSG_DOWN);
+        CHECK_EQ(tp_notice_reason(m)->kind, TP_REASON_SHUTDOWN);
+        tp_check(tp_monitor_take_down(self, m));
+        tp_msg_drop(m);
+    }
+    expect_no_mail(self);
+}
+
+static void
+one_death_ends_a_ring_of_a_thousand(void **state)
+{
+    (void)state;
+    run(1, ring_root);
+    run(2, ring_root);
+    run(4, ring_root);
+}
+
+/* Answers each exit with an exit; ends when it hears of the other's end. */
+static void
+exit_back(struct tp_actor *self, void *arg)
+{
+    troupe_pid first = *(troupe_pid *)arg, other = 0;
+    tp_trap_exit(self, true);
+    if (first != 0) {
+        other = first;
+        CHECK_EQ(tp_link(self, other), 0);
+        tp_exit_signal(self->pid, other, tp_reason_const(TP_REASON_SHUTDOWN));
+    }
+    for (int i = 0; i < 100; i++) {
+        struct tp_msg *m;
+        while ((m = tp_mailbox_pop(self)) == NULL) {
+            if (tp_mailbox_wait(self, TP_NEVER) != 0) {
+                return;
+            }
+        }
+        CHECK_EQ(m->kind, TP_MSG_EXIT);
+        other = m->from;
+        tp_msg_drop(m);
+        if (!tp_exit_signal(self->pid, other,
+                            tp_reason_const(TP_REASON_SHUTDOWN))) {
+            return; /* it is gone */
+        }
+    }
+}
+
+static void
+loop_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid nobody = 0;
+    (void)unused;
+    troupe_pid p = spawn(exit_back, &nobody);
+    uint64_t a = monitor(self, p);
+    for (int i = 0; i < 3; i++) {
+        tp_actor_yield(self); /* p traps */
+    }
+    troupe_pid q = spawn(exit_back, &p);
+    uint64_t b = monitor(self, q);
+    for (int i = 0; i < 2; i++) {
+        struct tp_msg *m = recv_msg(self);
+        tp_check(m->ref == a || m->ref == b);
+        tp_check(tp_monitor_take_down(self, m));
+        tp_msg_drop(m);
+    }
+}
+
+static void
+an_exit_loop_of_two_that_trap_ends(void **state)
+{
+    (void)state;
+    run(1, loop_root);
+}
+
+/* --- many links and monitors --- */
+
+#define CROWD 10000
+
+static void
+crowd_member(struct tp_actor *self, void *arg)
+{
+    troupe_pid p = *(troupe_pid *)arg;
+    tp_trap_exit(self, true);
+    CHECK_EQ(tp_link(self, p), 0);
+    uint64_t ref = monitor(self, p);
+    add(&watching, 1);
+    CHECK_EQ(expect_exit(self, p), TP_REASON_SHUTDOWN); /* links first */
+    CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
+    add(&told, 1);
+}
+
+static uint64_t tell_from, tell_to;
+
+/* Of this thread, since others use the machine too. */
+static uint64_t
+cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * S + (uint64_t)t.tv_nsec;
+}
+
+static void
+timed_finish(struct tp_actor *a, void *arg)
+{
+    body_finish(a, arg);
+    tell_from = cpu_ns();
+}
+
+static void
+timed_free(void *arg)
+{
+    tell_to = cpu_ns();
+    body_free(arg);
+}
+
+/* What comes between the two is that others are told. */
+static const struct tp_actor_class timed_class = {
+    .main = body_main, .finish = timed_finish, .free = timed_free};
+
+/* The CPU time it takes to tell n. */
+static uint64_t
+crowd(struct tp_actor *self, uint64_t n)
+{
+    troupe_pid p;
+    CHECK_EQ(tp_spawn(NULL, &timed_class, body_new(body_wait, NULL, NULL), &p),
+             0);
+    set(&watching, 0);
+    set(&told, 0);
+    for (uint64_t i = 0; i < n; i++) {
+        spawn(crowd_member, &p);
+    }
+    YIELD_UNTIL(self, get(&watching) == n);
+    end_with(p, TP_REASON_SHUTDOWN);
+    YIELD_UNTIL(self, get(&told) == n);
+    YIELD_UNTIL(self, state_of(p) == TP_VACANT);
+    return tell_to - tell_from;
+}
+
+static void
+crowd_root(struct tp_actor *self, void *unused)
+{
+    uint64_t few = UINT64_MAX, many = UINT64_MAX;
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        uint64_t t = crowd(self, CROWD / 10);
+        few = t < few ? t : few;
+        t = crowd(self, CROWD);
+        many = t < many ? t : many;
+    }
+    printf("told: %d in %.2f ms, %d in %.2f ms\n", CROWD / 10,
+           (double)few / 1e6, CROWD, (double)many / 1e6);
+    tp_check(many < 50 * few); /* quadratic: 100 times */
+}
+
+static void
+ten_thousand_links_and_monitors_in_linear_time(void **state)
+{
+    (void)state;
+    run(1, crowd_root);
+    run(2, crowd_root);
+}
+
+/* --- the order of an end --- */
+
+static const char name[] = "order";
+static counter finish_ran, hold_on, slow_told;
+static troupe_pid caller_pid;
+
+static bool
+is_calling(troupe_pid pid)
+{
+    struct tp_slot *s = tp_slot_at(pid);
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    bool calls = s->actor != NULL && s->actor->pid == pid &&
+                 s->actor->call_id != 0;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    return calls;
+}
+
+static void
+ask(struct tp_actor *self, void *arg)
+{
+    struct tp_msg *reply;
+    struct tp_reason *reason;
+    CHECK_EQ(tp_call(self, *(troupe_pid *)arg, num_msg(1), TP_NEVER, &reply,
+                     &reason),
+             TROUPE_ENOPROC);
+    CHECK_EQ(reason->kind, TP_REASON_SHUTDOWN);
+    tp_reason_unref(reason);
+    add(&told, 1);
+}
+
+/* Takes one request, then ends with it unanswered. */
+static void
+holder(struct tp_actor *self, void *arg)
+{
+    CHECK_EQ(tp_register(name, sizeof name, self->pid, NULL), 0);
+    CHECK_EQ(tp_link(self, *(troupe_pid *)arg), 0);
+    struct tp_msg *m = recv_msg(self);
+    CHECK_EQ(m->kind, TP_MSG_CALL);
+    tp_check(tp_owed_new(self, m) != NULL);
+    m->ref = 0;
+    tp_msg_drop(m);
+    tp_actor_exit(self, tp_reason_const(TP_REASON_SHUTDOWN));
+}
+
+/* Names and mailbox are gone, nobody else knows yet. */
+static void
+look_in_finish(struct tp_actor *self, void *arg)
+{
+    (void)arg;
+    CHECK_EQ(tp_whereis(name, sizeof name), 0);
+    tp_check(!tp_mailbox_is_open(self->pid));
+    tp_check(is_calling(caller_pid));
+    set(&finish_ran, 1);
+}
+
+static void
+order_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid me = self->pid, p;
+    tp_trap_exit(self, true);
+    for (int i = 0; i < 50; i++) {
+        set(&finish_ran, 0);
+        set(&told, 0);
+        CHECK_EQ(try_spawn(NULL, holder, look_in_finish, &me, &p), 0);
+        uint64_t ref = monitor(self, p);
+        caller_pid = spawn(ask, &p);
+        CHECK_EQ(expect_exit(self, p), TP_REASON_SHUTDOWN);
+        CHECK_EQ(get(&finish_ran), 1);
+        tp_check(!is_calling(caller_pid));
+        CHECK_EQ(tp_register(name, sizeof name, self->pid, NULL), 0);
+        tp_check(tp_unregister(name, sizeof name));
+        CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
+        YIELD_UNTIL(self, get(&told) == 1);
+    }
+    expect_no_mail(self);
+}
+
+static void
+an_end_goes_in_order(void **state)
+{
+    (void)state;
+    run(1, order_root);
+    run(2, order_root);
+}
+
+static void
+note_slow(troupe_pid pid)
+{
+    (void)pid;
+    add(&slow_told, 1);
+}
+
+static void
+slow_finish(struct tp_actor *self, void *arg)
+{
+    SPIN_UNTIL(get(&hold_on) == 0);
+    /* It is too late for a link that nobody would tell. */
+    CHECK_EQ(tp_link(self, *(troupe_pid *)arg), TROUPE_EINVAL);
+}
+
+static void
+slow_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    troupe_pid me = self->pid, p;
+    tp_trap_exit(self, true);
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = get(&slow_told);
+        set(&hold_on, 1);
+        set(&told, 0);
+        CHECK_EQ(try_spawn(NULL, holder, slow_finish, &me, &p), 0);
+        uint64_t ref = monitor(self, p);
+        caller_pid = spawn(ask, &p);
+        CHECK_EQ(expect_exit(self, p), TP_REASON_SHUTDOWN);
+        CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
+        YIELD_UNTIL(self, get(&told) == 1);
+        YIELD_UNTIL(self, get(&slow_told) == before + 1);
+        CHECK_EQ(join_kind(self, p), TP_REASON_NOPROC);
+        CHECK_EQ(state_of(p), TP_RUNNING); /* still at it */
+        set(&hold_on, 0);
+        YIELD_UNTIL(self, state_of(p) == TP_VACANT);
+    }
+    expect_no_mail(self); /* and not a second time */
+}
+
+static void
+a_finalizer_that_never_ends_holds_nobody_up(void **state)
+{
+    (void)state;
+    set(&slow_told, 0);
+    tp_actor_on_slow_finish = note_slow;
+    uint64_t patience = atomic_exchange_explicit(&tp_finish_patience_ns, 5 * MS,
+                                                 memory_order_relaxed);
+    run(2, slow_root);
+    run(4, slow_root);
+    atomic_store_explicit(&tp_finish_patience_ns, patience,
+                          memory_order_relaxed);
+    tp_actor_on_slow_finish = NULL;
+}
+
 int
 main(void)
 {
@@ -583,6 +1146,17 @@ main(void)
         cmocka_unit_test(a_monitor_without_memory_says_so),
         cmocka_unit_test(a_join_without_memory_says_so),
         cmocka_unit_test(a_down_needs_no_memory),
+        cmocka_unit_test(a_link_ends_the_other),
+        cmocka_unit_test(a_normal_end_ends_nobody),
+        cmocka_unit_test(who_traps_exits_is_told_instead),
+        cmocka_unit_test(a_link_to_the_dead_is_an_exit_at_once),
+        cmocka_unit_test(after_unlink_no_signal_comes),
+        cmocka_unit_test(an_unlink_in_time_saves_the_caller),
+        cmocka_unit_test(one_death_ends_a_ring_of_a_thousand),
+        cmocka_unit_test(an_exit_loop_of_two_that_trap_ends),
+        cmocka_unit_test(ten_thousand_links_and_monitors_in_linear_time),
+        cmocka_unit_test(an_end_goes_in_order),
+        cmocka_unit_test(a_finalizer_that_never_ends_holds_nobody_up),
     };
     return cmocka_run_group_tests_name("link", tests, NULL, NULL);
 }

@@ -520,7 +520,7 @@ a_mailbox_that_drops_keeps_the_oldest(void **state)
 /* Sends its number; says how that went. */
 struct sender {
     troupe_pid to, pid;
-    uint64_t n;
+    struct tp_msg *m; /* its own until it is sent */
     counter begun, done;
     int rc;
 };
@@ -530,8 +530,21 @@ send_body(struct tp_actor *self, void *arg)
 {
     struct sender *s = arg;
     set(&s->begun, 1);
-    s->rc = send_num(self, s->to, s->n);
+    s->rc = tp_mailbox_send(self, s->to, s->m);
+    if (s->rc == 0) {
+        s->m = NULL;
+    }
     set(&s->done, 1);
+}
+
+static void
+send_over(struct tp_actor *self, void *arg)
+{
+    struct sender *s = arg;
+    (void)self;
+    if (s->m != NULL) {
+        tp_msg_drop(s->m);
+    }
 }
 
 /* Spawned, and parked where the mailbox is full. */
@@ -540,8 +553,8 @@ sender_start(struct tp_actor *self, struct sender *s, troupe_pid to, uint64_t n)
 {
     memset(s, 0, sizeof *s);
     s->to = to;
-    s->n = n;
-    s->pid = spawn(send_body, s);
+    s->m = num_msg(n);
+    CHECK_EQ(try_spawn(NULL, send_body, send_over, s, &s->pid), 0);
     YIELD_UNTIL(self, get(&s->done) != 0 ||
                           (get(&s->begun) != 0 &&
                            state_of(s->pid) == TP_PARKED));
