@@ -181,7 +181,8 @@ core_config(const struct troupe_config *c)
                               .max_actors = c->max_actors,
                               .stack_reserve = c->stack_reserve,
                               .stack_guard = c->stack_guard,
-                              .slice_ns = c->slice_ns};
+                              .slice_ns = c->slice_ns,
+                              .interruptible = c->handle_signals};
     return r;
 }
 
@@ -263,9 +264,15 @@ signals_end(struct signals *s)
         pthread_kill(s->thread, SIGTERM); /* out of sigwait */
     }
     pthread_join(s->thread, NULL);
-    pthread_sigmask(SIG_SETMASK, &s->old, NULL);
     /* relaxed: the thread was joined. */
-    return atomic_load_explicit(&s->first, memory_order_relaxed);
+    int first = atomic_load_explicit(&s->first, memory_order_relaxed);
+    /* What came too late for it must not end the process out of order. */
+    const struct timespec now = {0, 0};
+    for (int sig; (sig = sigtimedwait(&s->set, NULL, &now)) > 0;) {
+        first = first == 0 ? sig : first;
+    }
+    pthread_sigmask(SIG_SETMASK, &s->old, NULL);
+    return first;
 }
 
 static bool

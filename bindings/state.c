@@ -536,6 +536,16 @@ open_all(lua_State *L)
 
 /* -- class --------------------------------------------------------------- */
 
+/* May raise: for want of memory, and within a __gc metamethod, where LuaJIT
+ * lets nobody switch. Both are no concern of the one who happens to call. */
+static int
+jit_start(lua_State *L)
+{
+    tp_open_lazy(L, "jit");
+    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
+    return 0;
+}
+
 void
 tp_jit_enable(lua_State *L, struct tp_lua *t)
 {
@@ -547,8 +557,12 @@ tp_jit_enable(lua_State *L, struct tp_lua *t)
         return;
     }
     t->jit_on = true;
-    tp_open_lazy(L, "jit");
-    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
+    if (lua_cpcall(L, jit_start, NULL) != 0) {
+        lua_pop(L, 1);
+        t->jit_on = false;
+        /* relaxed: see jit_states. */
+        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
+    }
 }
 
 void

@@ -340,6 +340,13 @@ tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc)
 
 /* -- machine code of a state that was given up --------------------------- */
 
+/* Looks over all of a state's block: what the arena has poisoned, too. */
+#ifdef TP_ASAN
+#define TP_SEES_ALL __attribute__((no_sanitize_address))
+#else
+#define TP_SEES_ALL
+#endif
+
 /* How LuaJIT links its areas of machine code: at the start of each. */
 struct code_link {
     uintptr_t next;
@@ -391,7 +398,7 @@ is_code_area(uintptr_t p, struct code_link *link)
  * A word is taken for it only if it is a page near the interpreter, of no
  * loaded object, that begins with a plausible link.
  */
-void
+TP_SEES_ALL void
 tp_vm_free_code(struct tp_lua *t)
 {
     if (!t->jit_on || !vm.known) {
@@ -400,8 +407,7 @@ tp_vm_free_code(struct tp_lua *t)
     uintptr_t base = (uintptr_t)t->L;
     struct code_link link;
     for (size_t at = 0; at < STATE_BLOCK_MAX; at += sizeof(uintptr_t)) {
-        uintptr_t p;
-        memcpy(&p, (void *)(base + at), sizeof p);
+        uintptr_t p = *(const uintptr_t *)(base + at);
         if (!is_code_area(p, &link)) {
             continue;
         }

@@ -52,6 +52,7 @@ split_page() {
 for page in README.md docs/guide/*.md; do
     split_page "$page"
     for want in "$work"/page/*.want; do
+        [[ -e $want ]] || continue # a page without programs
         number=$(basename "$want" .want)
         # By the name that the README gives it: it is in the output.
         mv "$work/page/$number.lua" "$work/hello.lua"

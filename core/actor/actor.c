@@ -202,6 +202,10 @@ reap(struct tp_slot *s)
     if (a->class->free != NULL) {
         a->class->free(a->arg);
     }
+    /* EPI-1 release: with the state's next generation. Partner: tp_join. */
+    atomic_store_explicit(&s->epitaph,
+                          tp_pid_gen(a->pid) << 4 | (uint32_t)reason->kind,
+                          memory_order_release);
     tp_free(a);
     tp_slot_free(s);
     if (root) {

@@ -471,6 +471,26 @@ tp_await_down(struct tp_actor *self, uint64_t ref, uint64_t deadline_ns,
     return wait_down(self, ref, &self->slot->mail_head, deadline_ns, out_down);
 }
 
+/*
+ * A down says noproc of an actor that had ended before it was monitored. If its
+ * slot has not been used again, how it ended is known, but for a value.
+ */
+static void
+recall(struct tp_msg *down)
+{
+    struct tp_slot *s = tp_slot_at(down->from);
+    if (s == NULL || tp_notice_reason(down)->kind != TP_REASON_NOPROC) {
+        return;
+    }
+    /* EPI-1 acquire: partner in reap (actor.c). */
+    uint32_t e = atomic_load_explicit(&s->epitaph, memory_order_acquire);
+    enum tp_reason_kind kind = (enum tp_reason_kind)(e & 15);
+    if (e >> 4 == tp_pid_gen(down->from) && kind != TP_REASON_VALUE) {
+        struct tp_reason *reason = tp_reason_const(kind);
+        memcpy(down->data, &reason, sizeof reason); /* both are constants */
+    }
+}
+
 int
 tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
         struct tp_msg **out_down)
@@ -482,7 +502,9 @@ tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
     int rc = tp_monitor(self, pid, &ref);
     if (rc == 0) {
         rc = wait_down(self, ref, link, deadline_ns, out_down);
-        if (rc != 0) {
+        if (rc == 0) {
+            recall(*out_down);
+        } else {
             tp_demonitor(self, ref);
         }
     }

@@ -54,7 +54,8 @@ bool tp_monitor_wants(struct tp_actor *self, uint64_t ref);
 int tp_await_down(struct tp_actor *self, uint64_t ref, uint64_t deadline_ns,
                   struct tp_msg **out_down);
 
-/* Waits for pid's end. 0 and *out_down, a TP_MSG_DOWN of the caller's;
+/* Waits for pid's end; of one that has ended already the reason is told while
+ * its slot remembers, if it was a constant, else TP_REASON_NOPROC. 0 and *out_down, a TP_MSG_DOWN of the caller's;
  * TROUPE_ETIMEOUT, or as tp_actor_park. Parks. */
 int tp_join(struct tp_actor *self, troupe_pid pid, uint64_t deadline_ns,
             struct tp_msg **out_down);

@@ -31,6 +31,8 @@ static struct {
     bool halted;
     int halt_code;
     unsigned interrupts;
+    /* set at start */
+    bool interruptible;
     /* the run's thread, and reap of the root */
     struct tp_reason *root_reason;
     /* any thread, atomic */
@@ -150,6 +152,21 @@ go_down(void)
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
 }
 
+/* Then an interrupt is a message that may come. */
+static bool
+root_traps_exits(void)
+{
+    /* relaxed: set before any other thread was started. */
+    troupe_pid root =
+        atomic_load_explicit(&tp_actor_root, memory_order_relaxed);
+    struct tp_slot *s = tp_slot_at(root);
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    bool traps =
+        s->actor != NULL && s->actor->pid == root && s->actor->trap_exit;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    return traps;
+}
+
 static bool
 quiescent(void)
 {
@@ -166,6 +183,9 @@ quiescent(void)
     }
     /* relaxed: a root that ends is not parked. */
     bool ended = atomic_load_explicit(&rt.root_ended, memory_order_relaxed);
+    if (!ended && rt.interruptible && root_traps_exits()) {
+        return false;
+    }
     tp_actor_end_all(ended ? TP_REASON_SHUTDOWN : TP_REASON_DEADLOCK,
                      TP_REASON_SHUTDOWN);
     return true;
@@ -260,7 +280,7 @@ join_threads(unsigned started)
 /* -- run ----------------------------------------------------------------- */
 
 static bool
-claim(void)
+claim(bool interruptible)
 {
     tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
     bool mine = !rt.active;
@@ -268,6 +288,7 @@ claim(void)
         rt.active = true;
         rt.halted = false;
         rt.interrupts = 0;
+        rt.interruptible = interruptible;
         rt.root_reason = NULL;
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
@@ -346,7 +367,7 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
        const struct tp_actor_class *class, void *arg,
        struct tp_reason **out_reason)
 {
-    if (!claim()) {
+    if (!claim(config->interruptible)) {
         return TROUPE_EBUSY;
     }
     unsigned count =

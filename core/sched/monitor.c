@@ -23,18 +23,26 @@
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
 
+/* Code that is mostly C (strings, the collector) is met in Lua code only now
+ * and then: who shall yield is asked again after this, and later and later, so
+ * that one long C call is not showered with signals. */
+#define RETRY_MIN_NS 100000ull
+#define RETRY_SHARE  16
+
 _Atomic bool tp_monitor_asleep;
 
 struct view {
     uint32_t slice;
     struct tp_slot *wake_slot;
     uint64_t since_ns; /* the slice was first seen then */
+    uint64_t next_ns;  /* it is asked to yield again then */
 };
 
 static struct {
     pthread_t thread;
     struct tp_parker parker;
     _Atomic bool stop;
+    uint64_t soon_ns; /* the earliest next_ns of those who shall yield */
     struct view views[TP_WORKERS_MAX];
 } mon;
 
@@ -71,9 +79,10 @@ is_doomed(const struct tp_slot *s)
 /*
  * The slice is used up. The actor shall yield if something waits to run, or if
  * it is to end; a signal makes it, where its code may stop. Without that it is
- * signalled once all the same, so that its class learns of a long run.
+ * signalled once all the same, so that its class learns of a long run. Returns
+ * whether it shall yield.
  */
-static void
+static bool
 cut_short(struct tp_worker *w, uint64_t now_ns)
 {
     /* relaxed, all: samples and requests; a wrong one is corrected a tick
@@ -96,6 +105,23 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
         atomic_store_explicit(&w->asked, TP_ASK_LOOK, memory_order_relaxed);
         tp_preempt_signal(tid);
     }
+    return wanted;
+}
+
+/* The slice has been used up. */
+static void
+press(struct tp_worker *w, struct view *v, uint64_t now_ns)
+{
+    if (now_ns >= v->next_ns) {
+        uint64_t wait =
+            (now_ns - v->since_ns - tp_sched.slice_ns) / RETRY_SHARE;
+        wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
+        if (!cut_short(w, now_ns) || wait > tp_sched.slice_ns) {
+            wait = tp_sched.slice_ns;
+        }
+        v->next_ns = now_ns + wait;
+    }
+    mon.soon_ns = v->next_ns < mon.soon_ns ? v->next_ns : mon.soon_ns;
 }
 
 static void
@@ -112,10 +138,11 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
         v->slice = slice;
         v->wake_slot = s;
         v->since_ns = now_ns;
+        v->next_ns = 0;
         return;
     }
     if (now_ns - v->since_ns >= tp_sched.slice_ns) {
-        cut_short(w, now_ns);
+        press(w, v, now_ns);
     }
     if (s != NULL && s == v->wake_slot && tp_idle_mask(&tp_sched.idle) != 0) {
         pass_on(w);
@@ -177,11 +204,12 @@ monitor_main(void *unused)
             continue;
         }
         uint64_t now = tp_now_ns();
+        mon.soon_ns = now + tick_ns();
         for (unsigned i = 0; i < tp_sched.count; i++) {
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
         look_at_timers(now);
-        tp_parker_park(&mon.parker, now + tick_ns());
+        tp_parker_park(&mon.parker, mon.soon_ns);
     }
     return NULL;
 }

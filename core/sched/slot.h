@@ -75,6 +75,10 @@ struct tp_slot {
     struct tp_msg **mail_tail;
 
     struct tp_mutex lock; /* rank SLOT */
+
+    /* any thread, atomic: the last one who ended here, as its generation << 4
+     * | kind of reason. For who asks a moment too late; link.c */
+    _Atomic uint32_t epitaph;
 };
 
 static_assert(sizeof(struct tp_slot) == TP_CACHELINE, "one line a slot");

@@ -9,12 +9,6 @@ local supervisor = require "troupe.supervisor"
 
 local M = {}
 
----@class troupe.dynamic_supervisor.Spec
----@field name? string
----@field intensity? troupe.supervisor.Intensity
----@field max_children? integer default: no limit
----@field child? troupe.supervisor.Child a template, without id, for start_child(sup, args)
-
 local SPEC = {
   name = { type = "string" },
   intensity = { type = "table", default = {} },

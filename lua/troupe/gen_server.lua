@@ -46,8 +46,6 @@ local FORGOTTEN_AFTER = 0.25 -- seconds
 --- Return this from handle_call to answer later, by `gen_server.reply`.
 M.noreply = NOREPLY
 
----@class troupe.gen_server.Control what stop_with and continue return
-
 --- From a callback: end the server; `terminate` runs first.
 ---@nodiscard
 ---@param reason troupe.Reason "normal" and "shutdown" are no failure
@@ -196,17 +194,6 @@ local idle_told -- handle_timeout has run in this quiet time
 
 -- -------------------------------------------------- defaults, methods of self
 
----@class troupe.gen_server.Behaviour
----@field init? fun(self: table, ...: any): any, any
----@field handle_call? fun(self: table, request: any, from: troupe.From): any, any
----@field handle_cast? fun(self: table, request: any): troupe.gen_server.Control?
----@field handle_info? fun(self: table, message: any): troupe.gen_server.Control?
----@field handle_continue? fun(self: table, x: any): troupe.gen_server.Control?
----@field handle_timer? fun(self: table, message: any): troupe.gen_server.Control?
----@field handle_timeout? fun(self: table): troupe.gen_server.Control?
----@field handle_down? fun(self: table, down: troupe.Down): troupe.gen_server.Control?
----@field terminate? fun(self: table, reason: troupe.Reason)
----@field [string] any
 local Server = {}
 
 function Server:init() end
@@ -710,10 +697,6 @@ local function start(B, args, options, link, level)
   end
   return nil, reason
 end
-
----@class troupe.gen_server.Opts: troupe.SpawnOpts
----@field timeout? number seconds that init may take; default: as long as it likes
----@field monitor? boolean start returns a reference, too
 
 --- Start a server. Parks until its `init` has run.
 ---@async

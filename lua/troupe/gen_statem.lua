@@ -130,7 +130,7 @@ end
 
 -- The codec drops metatables, so a handle that was sent has only its fields.
 -- These are tiny functions whose one upvalue is this module: it travels by
--- name and is required where the handle arrives. That costs some 500 bytes a
+-- name and is required where the handle arrives. That costs some 300 bytes a
 -- message and nothing else; a bare pid and gen_statem.cast cost less.
 
 local function handle_cast(self, name, payload)

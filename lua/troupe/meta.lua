@@ -303,11 +303,14 @@ function troupe.kill(pid) end
 ---@return boolean before
 function troupe.trap_exit(on) end
 
+--- Tie two actors: the end of one is an exit signal to the other. One that has
+--- ended already sends its signal, reason "noproc", at once.
 ---@param pid troupe.Dest
 ---@return true? ok
----@return "noproc"? err
+---@return "nomem"? err
 function troupe.link(pid) end
 
+--- Untie them.
 ---@param pid troupe.Dest
 ---@return true
 function troupe.unlink(pid) end
@@ -396,7 +399,7 @@ function Pid:kill() end
 
 --- As `troupe.link`.
 ---@return true? ok
----@return "noproc"? err
+---@return "nomem"? err
 function Pid:link() end
 
 --- As `troupe.monitor`.
@@ -581,5 +584,95 @@ function pg.monitor(group) end
 ---@param ref troupe.GroupRef
 ---@return boolean known
 function pg.demonitor(ref) end
+
+---@class troupe.dynamic_supervisor.Spec
+---@field name? string
+---@field intensity? troupe.supervisor.Intensity
+---@field max_children? integer default: no limit
+---@field child? troupe.supervisor.Child a template, without id, for start_child(sup, args)
+
+---@class troupe.gen_server.Control what stop_with and continue return
+
+---@class troupe.gen_server.Behaviour
+---@field init? fun(self: table, ...: any): any, any
+---@field handle_call? fun(self: table, request: any, from: troupe.From): any, any
+---@field handle_cast? fun(self: table, request: any): troupe.gen_server.Control?
+---@field handle_info? fun(self: table, message: any): troupe.gen_server.Control?
+---@field handle_continue? fun(self: table, x: any): troupe.gen_server.Control?
+---@field handle_timer? fun(self: table, message: any): troupe.gen_server.Control?
+---@field handle_timeout? fun(self: table): troupe.gen_server.Control?
+---@field handle_down? fun(self: table, down: troupe.Down): troupe.gen_server.Control?
+---@field terminate? fun(self: table, reason: troupe.Reason)
+---@field [string] any
+local Behaviour = {}
+
+--- `handle_timer(message)` runs once, s seconds from now.
+---@param s number
+---@param message? any kept as it is, not copied
+---@return integer id
+function Behaviour:start_timer(s, message) end
+
+--- `handle_timer(message)` runs each s seconds.
+---@param s number
+---@param message? any
+---@return integer id
+function Behaviour:start_interval(s, message) end
+
+---@param id integer?
+---@return boolean pending
+function Behaviour:cancel_timer(id) end
+
+--- `handle_timeout()` runs when no message has come for s seconds.
+---@param s? number nil: not any more
+function Behaviour:idle_timeout(s) end
+
+--- `handle_down(down)` runs when that actor ends.
+---@param pid troupe.Dest
+---@return troupe.Ref? ref
+---@return troupe.Err? err
+function Behaviour:monitor(pid) end
+
+---@param ref troupe.Ref
+---@return boolean watched
+function Behaviour:demonitor(ref) end
+
+---@class troupe.gen_server.Opts: troupe.SpawnOpts
+---@field timeout? number seconds that init may take; default: as long as it likes
+---@field monitor? boolean start returns a reference, too
+
+---@class troupe.OptField
+---@field type string|string[] what `type()` says, "seconds", or "any"
+---@field default? any
+---@field required? boolean
+---@field one_of? any[] the values allowed
+
+---@alias troupe.supervisor.Start
+---| fun(...: any) # the body of an actor
+---| string # module name or path: of such a body, a behaviour or a specification
+---| troupe.gen_server.Behaviour
+---| troupe.Machine
+---| troupe.supervisor.Spec # a supervisor of its own
+
+---@class troupe.supervisor.Child
+---@field id string|number unique in its supervisor
+---@field start troupe.supervisor.Start
+---@field args? any[]
+---@field restart? "permanent"|"transient"|"temporary" default "permanent"
+---@field shutdown? number|"kill" seconds; default 5, of a supervisor: as long as it takes
+---@field type? "worker"|"supervisor"
+---@field significant? boolean its end may end the supervisor, see auto_shutdown
+---@field name? string as in opts
+---@field opts? troupe.SpawnOpts
+
+---@class troupe.supervisor.Intensity
+---@field max? integer restarts, default 3
+---@field period? number seconds, default 5
+
+---@class troupe.supervisor.Spec
+---@field name? string
+---@field strategy? "one_for_one"|"one_for_all"|"rest_for_one" default "one_for_one"
+---@field intensity? troupe.supervisor.Intensity
+---@field auto_shutdown? "never"|"any_significant"|"all_significant" default "never"
+---@field children troupe.supervisor.Child[]
 
 return troupe

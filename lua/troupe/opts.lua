@@ -6,12 +6,6 @@
 
 local M = {}
 
----@class troupe.OptField
----@field type string|string[] what `type()` says, "seconds", or "any"
----@field default? any
----@field required? boolean
----@field one_of? any[] the values allowed
-
 local function is_seconds(value)
   return type(value) == "number" and value >= 0 -- false for NaN
 end

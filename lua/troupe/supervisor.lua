@@ -25,34 +25,6 @@ local CHUNK_TIME = 0.5 -- seconds
 
 -- ------------------------------------------------------------- specifications
 
----@alias troupe.supervisor.Start
----| fun(...: any) # the body of an actor
----| string # module name or path: of such a body, a behaviour or a specification
----| troupe.gen_server.Behaviour
----| troupe.supervisor.Spec # a supervisor of its own
-
----@class troupe.supervisor.Child
----@field id string|number unique in its supervisor
----@field start troupe.supervisor.Start
----@field args? any[]
----@field restart? "permanent"|"transient"|"temporary" default "permanent"
----@field shutdown? number|"kill" seconds; default 5, of a supervisor: as long as it takes
----@field type? "worker"|"supervisor"
----@field significant? boolean its end may end the supervisor, see auto_shutdown
----@field name? string as in opts
----@field opts? troupe.SpawnOpts
-
----@class troupe.supervisor.Intensity
----@field max? integer restarts, default 3
----@field period? number seconds, default 5
-
----@class troupe.supervisor.Spec
----@field name? string
----@field strategy? "one_for_one"|"one_for_all"|"rest_for_one" default "one_for_one"
----@field intensity? troupe.supervisor.Intensity
----@field auto_shutdown? "never"|"any_significant"|"all_significant" default "never"
----@field children troupe.supervisor.Child[]
-
 local SPEC = {
   name = { type = "string" },
   strategy = { default = "one_for_one", one_of = { "one_for_one", "one_for_all", "rest_for_one" } },
@@ -189,6 +161,11 @@ local function answer_when_waiting(from)
   return restore
 end
 
+-- Of gen_statem.machine.
+local function is_machine(value)
+  return type(value) == "table" and type(rawget(value, "definition")) == "table"
+end
+
 local function find_chunk(what)
   if what:find "%.lua$" then
     return assert(loadfile(what))
@@ -219,6 +196,9 @@ function M._named(master, what, args)
   elseif gen_server.is_behaviour(result) then
     answer "server"
     return gen_server._main(master, result, args)
+  elseif is_machine(result) then
+    answer "server"
+    return require("troupe.statem_loop")(result.definition, master, true, unpack(args, 1, n))
   end
   answer "body"
   if type(result) == "function" then
@@ -288,6 +268,13 @@ local function start_supervisor(child_spec, options)
   return pid
 end
 
+local function start_machine(child)
+  local args = child.args
+  local handle, err = require("troupe.gen_statem").start_opt(child.start,
+    with(child.opts, "link", true), unpack(args, 1, args.n or table.maxn(args)))
+  return handle and handle.pid, err
+end
+
 local function start_process(child)
   local what, args = child.start, child.args
   if type(what) == "function" then
@@ -296,6 +283,8 @@ local function start_process(child)
     return start_named(child)
   elseif is_spec(what) then
     return start_supervisor(what, child.opts)
+  elseif is_machine(what) then
+    return start_machine(child)
   end
   return gen_server.start_link(what, args, child.opts)
 end
@@ -631,6 +620,9 @@ function REQUESTS.start_like(child, args)
     return nil, "max_children"
   end
   if not child then
+    if not spec.template then
+      return nil, "no_template"
+    end
     child = {}
     for k, v in pairs(spec.template) do
       child[k] = v

@@ -161,7 +161,7 @@ describe("troupe.exit(pid, reason)", function()
       troupe.sleep(1000)
     end)
     troupe.send(full, 1)
-    local other = troupe.spawn(idle)
+    local other = troupe.spawn(function() troupe.sleep(1000) end)
     for _, body in ipairs {
       function() while true do troupe.yield() end end,
       function() troupe.sleep(1000) end,

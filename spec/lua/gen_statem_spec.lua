@@ -511,21 +511,21 @@ describe("state_timeout", function()
       two = { state_timeout = note, cast = { go = go "one" } },
     }, { enter = { one = function(data, cx)
       if #data.log == 0 then
-        cx:state_timeout(0.01)
+        cx:state_timeout(0.05)
       end
     end } }))
     m:cast "go"
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("go", log_of(m))
     m:cast "go"
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("go go", log_of(m))
   end)
 
   helper.actor("survives a stay", function()
     local m = started(noting({
       one = { cast = { x = go "one" }, state_timeout = note },
-    }, { enter = { one = function(_, cx) cx:state_timeout(0.02) end } }))
+    }, { enter = { one = function(_, cx) cx:state_timeout(0.05) end } }))
     m:cast "x"
     m:cast "x"
     assert.equal("x x state_timeout", log_when(m, 3))
@@ -578,19 +578,19 @@ describe("state_timeout", function()
         state_timeout = function(data, s) data.log[#data.log + 1] = tostring(s) end,
       },
     })
-    m:cast("arm", 0.01)
-    m:cast("arm", 0.02)
-    assert.equal("0.02", log_when(m, 1))
-    m:cast("arm", 0.01)
+    m:cast("arm", 0.05)
+    m:cast("arm", 0.1)
+    assert.equal("0.1", log_when(m, 1))
+    m:cast("arm", 0.05)
     m:cast("arm", math.huge)
-    troupe.sleep(0.02)
-    assert.equal("0.02", log_of(m))
+    troupe.sleep(0.07)
+    assert.equal("0.1", log_of(m))
   end)
 
   helper.actor("can be cancelled", function()
     local m = started(noting {
       one = {
-        cast = { arm = function(_, _, cx) cx:state_timeout(0.01) end },
+        cast = { arm = function(_, _, cx) cx:state_timeout(0.05) end },
         call = { cancel = function(_, _, cx) cx:reply(cx:cancel_state_timeout()) end },
         state_timeout = note,
       },
@@ -598,7 +598,7 @@ describe("state_timeout", function()
     m:cast "arm"
     assert.is_true(m:call "cancel")
     assert.is_false(m:call "cancel")
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("", log_of(m))
   end)
 end)
@@ -621,15 +621,15 @@ describe("named timeouts", function()
 
   helper.actor("survive transitions", function()
     local m = started(machine())
-    m:cast("arm", { "x", 0.01, 5 })
+    m:cast("arm", { "x", 0.05, 5 })
     m:cast "go"
     assert.equal("go two:5", log_when(m, 2))
   end)
 
   helper.actor("are independent, and fire in the order of their times", function()
     local m = started(machine())
-    m:cast("arm", { "x", 0.02 })
-    m:cast("arm", { "y", 0.01 })
+    m:cast("arm", { "x", 0.1 })
+    m:cast("arm", { "y", 0.05 })
     assert.equal("y x", log_when(m, 2))
   end)
 
@@ -655,16 +655,16 @@ describe("named timeouts", function()
 
   helper.actor("are replaced when they are armed again, and can be cancelled", function()
     local m = started(machine())
-    m:cast("arm", { "x", 0.001 })
-    m:cast("arm", { "x", 0.02 })
-    m:cast("arm", { "y", 0.01 })
+    m:cast("arm", { "x", 0.05 })
+    m:cast("arm", { "x", 0.1 })
+    m:cast("arm", { "y", 0.05 })
     assert.is_true(m:call("cancel", "y"))
     assert.is_false(m:call("cancel", "y"))
     assert.is_false(m:call("cancel", "never"))
     assert.equal("x", log_when(m, 1))
-    m:cast("arm", { "x", 0.001 })
+    m:cast("arm", { "x", 0.05 })
     m:cast("arm", { "x", math.huge })
-    troupe.sleep(0.01)
+    troupe.sleep(0.07)
     assert.equal("x", log_of(m))
   end)
 
@@ -723,23 +723,23 @@ describe("event_timeout", function()
   helper.actor("fires when nothing happens, with its payload", function()
     local m = started(machine())
     m:cast("arm", 0.01)
-    troupe.sleep(0.02)
+    troupe.sleep(0.05)
     assert.equal("quiet", log_of(m))
   end)
 
   helper.actor("is cancelled by any event", function()
     local m = started(machine())
-    m:cast("arm", 0.01)
+    m:cast("arm", 0.05)
     m:cast "noise"
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("noise", log_of(m))
-    m:cast("arm", 0.01)
+    m:cast("arm", 0.05)
     troupe.send(m.pid, "hello")
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("noise hello", log_of(m))
-    m:cast("arm", 0.01)
+    m:cast("arm", 0.05)
     m:cast "nobody knows this"
-    troupe.sleep(0.02)
+    troupe.sleep(0.07)
     assert.equal("noise hello", log_of(m))
   end)
 
@@ -760,7 +760,7 @@ describe("event_timeout", function()
   helper.actor("outlives the transition that it was armed in", function()
     local m = started(machine())
     m:cast "go"
-    troupe.sleep(0.02)
+    troupe.sleep(0.05)
     assert.equal("event_timeout", log_of(m))
   end)
 end)
@@ -1311,6 +1311,42 @@ describe("the raw form", function()
     })
     m:cast "x"
     assert.matches("state 's', cast 'x': .*raw$", helper.down(ref).message)
+  end)
+end)
+
+describe("under a supervisor", function()
+  helper.actor("a machine is a child, by itself or by the name of its file", function()
+    local path = helper.file("bell.lua", [[
+      return require("troupe.gen_statem").machine {
+        initial = "quiet",
+        data = function(tone) return { tone = tone } end,
+        on = { quiet = { call = { ring = function(data, _, cx) cx:reply(data.tone) end } } },
+      }
+    ]])
+    local sup = assert(require("troupe.supervisor").start_link {
+      children = {
+        { id = "door", start = Door, args = { 5 }, name = "door" },
+        { id = "bell", start = path, args = { "ding" }, name = "bell" },
+      },
+    })
+    gen_statem.cast("door", "lock")
+    assert.equal("locked", gen_statem.call("door", "state"))
+    assert.equal("ding", gen_statem.call("bell", "ring"))
+    for _, name in ipairs { "door", "bell" } do
+      local pid = troupe.whereis(name)
+      troupe.kill(pid)
+      troupe.join(pid, helper.DEADLINE)
+      local deadline = troupe.now() + helper.DEADLINE
+      while not gen_statem.call(name, name == "door" and "state" or "ring") do
+        assert(troupe.now() < deadline)
+        troupe.sleep(0.001)
+      end
+    end
+    assert.equal("closed", gen_statem.call("door", "state"))
+    troupe.unlink(sup)
+    troupe.exit(sup, "shutdown")
+    helper.ended(sup)
+    assert.is_nil(troupe.whereis "door")
   end)
 end)
 

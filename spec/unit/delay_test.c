@@ -34,10 +34,12 @@ static void
 once_root(struct tp_actor *self, void *unused)
 {
     (void)unused;
-    uint64_t start = tp_now_ns();
-    after(self->pid, 3, 6 * MS, 0);
-    after(self->pid, 2, 4 * MS, 0);
-    after(self->pid, 1, 2 * MS, 0);
+    uint64_t start = tp_now_ns(), id;
+    for (uint64_t i = 3; i >= 1; i--) {
+        CHECK_EQ(tp_send_after(self->pid, num_msg(i), start + 2 * i * MS, 0,
+                               &id),
+                 0);
+    }
     for (uint64_t i = 1; i <= 3; i++) {
         CHECK_EQ(recv_num(self), i);
         tp_check(tp_now_ns() >= start + 2 * i * MS);

@@ -112,7 +112,7 @@ static void
 gone_root(struct tp_actor *self, void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < FEWER(50); i++) {
         set(&let_go, 0);
         troupe_pid p = spawn(linger, &self->pid);
         uint64_t ref = monitor(self, p);
@@ -288,12 +288,12 @@ watchers_root(struct tp_actor *self, void *unused)
     (void)unused;
     set(&watching, 0);
     set(&told, 0);
-    for (int i = 0; i < 1000; i++) {
+    for (int i = 0; i < FEWER(1000); i++) {
         spawn(watch, &p);
     }
-    YIELD_UNTIL(self, get(&watching) == 1000);
+    YIELD_UNTIL(self, get(&watching) == FEWER(1000));
     end_with(p, TP_REASON_SHUTDOWN);
-    YIELD_UNTIL(self, get(&told) == 1000);
+    YIELD_UNTIL(self, get(&told) == FEWER(1000));
 }
 
 static void
@@ -321,11 +321,11 @@ watcher_dies_root(struct tp_actor *self, void *unused)
     troupe_pid p = spawn(body_wait, NULL);
     (void)unused;
     set(&watching, 0);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < FEWER(100); i++) {
         spawn(watch_and_leave, &p);
     }
-    YIELD_UNTIL(self, get(&watching) == 100);
-    YIELD_UNTIL(self, get(&bodies_freed) == 100);
+    YIELD_UNTIL(self, get(&watching) == FEWER(100));
+    YIELD_UNTIL(self, get(&bodies_freed) == FEWER(100));
     uint64_t ref = monitor(self, p);
     end_with(p, TP_REASON_KILLED);
     CHECK_EQ(expect_down(self, ref, p), TP_REASON_KILLED);
@@ -449,10 +449,10 @@ join_root(struct tp_actor *self, void *unused)
 {
     static troupe_pid p[500];
     (void)unused;
-    for (size_t i = 0; i < 500; i++) {
+    for (size_t i = 0; i < FEWER(500); i++) {
         p[i] = spawn(body_nothing, NULL);
     }
-    for (size_t i = 500; i-- > 0;) {
+    for (size_t i = FEWER(500); i-- > 0;) {
         enum tp_reason_kind kind = join_kind(self, p[i]);
         tp_check(kind == TP_REASON_NORMAL || kind == TP_REASON_NOPROC);
     }
@@ -460,7 +460,7 @@ join_root(struct tp_actor *self, void *unused)
 }
 
 static void
-five_hundred_joins_in_any_order(void **state)
+many_joins_in_any_order(void **state)
 {
     (void)state;
     run(1, join_root);
@@ -1142,7 +1142,7 @@ main(void)
         cmocka_unit_test(a_finalizer_cannot_monitor),
         cmocka_unit_test(a_join_that_times_out_leaves_no_monitor),
         cmocka_unit_test(a_join_leaves_other_mail_in_order),
-        cmocka_unit_test(five_hundred_joins_in_any_order),
+        cmocka_unit_test(many_joins_in_any_order),
         cmocka_unit_test(a_monitor_without_memory_says_so),
         cmocka_unit_test(a_join_without_memory_says_so),
         cmocka_unit_test(a_down_needs_no_memory),

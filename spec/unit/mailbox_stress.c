@@ -216,7 +216,7 @@ main(int argc, char **argv)
     uint64_t seed =
         option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
     uint64_t rounds = option(argc, argv, "--rounds", 6);
-    uint64_t messages = option(argc, argv, "--messages", 10000);
+    uint64_t messages = option(argc, argv, "--messages", FEWER(10000));
     printf("mailbox_stress --seed %" PRIu64 " --rounds %" PRIu64
            " --messages %" PRIu64 "\n",
            seed, rounds, messages);

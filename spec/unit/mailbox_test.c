@@ -102,7 +102,7 @@ reuse_root(struct tp_actor *self, void *unused)
 {
     troupe_pid old[50];
     (void)unused;
-    for (size_t i = 0; i < 50; i++) {
+    for (size_t i = 0; i < FEWER(50); i++) {
         troupe_pid p = spawn(body_wait, NULL);
         CHECK_EQ(tp_pid_index(p), 1); /* there is one slot but the root's */
         for (size_t k = 0; k < i; k++) {
@@ -323,7 +323,7 @@ wake_root(struct tp_actor *self, void *unused)
 {
     static const uint64_t huge[] = {TP_NEVER, TP_NEVER - 1, TP_NEVER / 2};
     (void)unused;
-    for (size_t i = 0; i < 300; i++) {
+    for (size_t i = 0; i < FEWER(300); i++) {
         uint64_t deadline = huge[i % 3];
         spawn(reply_once, &self->pid);
         CHECK_EQ(tp_mailbox_wait(self, deadline), 0);
@@ -649,7 +649,7 @@ told_waiter_root(struct tp_actor *self, void *unused)
 {
     static struct sender s[3];
     (void)unused;
-    for (int round = 0; round < 100; round++) {
+    for (int round = 0; round < FEWER(100); round++) {
         for (uint64_t i = 0; i < 3; i++) {
             sender_start(self, &s[i], self->pid, i);
         }

@@ -18,6 +18,9 @@ run(unsigned schedulers, actor_fn root)
 
 static counter mark, parked_ends;
 
+#define PARKED FEWER(50)
+#define JOINED FEWER(20)
+
 static void
 body_fail(struct tp_actor *self, void *unused)
 {
@@ -31,7 +34,7 @@ static void
 some_work(struct tp_actor *self, void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < JOINED; i++) {
         CHECK_EQ(join_kind(self, spawn(body_nothing, NULL)), TP_REASON_NORMAL);
     }
     spawn(body_wait, NULL);
@@ -72,7 +75,7 @@ a_run_can_follow_a_run_however_it_ended(void **state)
                 {work_and_wait, TP_REASON_DEADLOCK}};
     int code;
     (void)state;
-    for (size_t i = 0; i < 60; i++) {
+    for (size_t i = 0; i < FEWER(60); i++) {
         size_t way = (i * i / 4) % 4; /* each after each */
         unsigned schedulers = 1u << (i % 3);
         assert_int_equal(run_in(schedulers, ways[way].fn, NULL),
@@ -91,7 +94,7 @@ a_failure_reaches_the_caller_after_all_have_ended(void **state)
     assert_int_equal(r->kind, TP_REASON_VALUE);
     assert_int_equal(r->size, 6);
     assert_memory_equal(r->data, "broken", 6);
-    assert_int_equal(get(&bodies_freed), 22);
+    assert_int_equal(get(&bodies_freed), JOINED + 2);
     tp_reason_unref(r);
 }
 
@@ -184,7 +187,7 @@ count_end(struct tp_actor *self, void *unused)
 static void
 spawn_parked(void)
 {
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < PARKED; i++) {
         troupe_pid p;
         CHECK_EQ(try_spawn(NULL, body_wait, count_end, NULL, &p), 0);
     }
@@ -205,7 +208,7 @@ who_only_waits_for_messages_is_stopped_after_the_root(void **state)
     for (unsigned n = 1; n <= 4; n *= 2) {
         set(&parked_ends, 0);
         run(n, leave_parked_root);
-        assert_int_equal(get(&parked_ends), 50);
+        assert_int_equal(get(&parked_ends), PARKED);
     }
 }
 
@@ -224,7 +227,7 @@ a_root_that_waits_for_ever_is_told(void **state)
     for (unsigned n = 1; n <= 4; n *= 2) {
         set(&parked_ends, 0);
         assert_int_equal(run_in(n, stuck_root, NULL), TP_REASON_DEADLOCK);
-        assert_int_equal(get(&parked_ends), 50);
+        assert_int_equal(get(&parked_ends), PARKED);
     }
 }
 
@@ -285,7 +288,7 @@ a_run_goes_on_while_somebody_works_or_sleeps(void **state)
         set(&parked_ends, 0);
         run(n, leave_sleepers_root);
         assert_int_equal(get(&mark), 10);
-        assert_int_equal(get(&parked_ends), 50);
+        assert_int_equal(get(&parked_ends), PARKED);
     }
 }
 
@@ -386,7 +389,7 @@ halt_ends_all_from_within(void **state)
         assert_int_equal(run_in(n, halt_root, NULL), TP_REASON_SHUTDOWN);
         assert_true(tp_halted(&code));
         assert_int_equal(code, 7);
-        assert_int_equal(get(&parked_ends), 50);
+        assert_int_equal(get(&parked_ends), PARKED);
     }
     run(1, body_nothing);
     assert_false(tp_halted(&code));
@@ -438,9 +441,9 @@ a_stop_ends_those_who_are_born_meanwhile(void **state)
 {
     uint64_t x = random_seed();
     (void)state;
-    for (unsigned i = 0; i < 100; i++) {
+    for (unsigned i = 0; i < FEWER(100); i++) {
         struct tp_run_config config = {.schedulers = 1 + i % 4,
-                                       .max_actors = 200};
+                                       .max_actors = FEWER(200)};
         tp_reason_unref(run_config(&config, breed_root, &x));
     }
 }
@@ -473,7 +476,7 @@ a_halt_may_come_at_any_time(void **state)
     (void)state;
     set(&halts_done, 0);
     assert_int_equal(pthread_create(&t, NULL, halt_all_the_time, NULL), 0);
-    for (unsigned i = 0; i < 200; i++) {
+    for (unsigned i = 0; i < FEWER(200); i++) {
         struct tp_run_config config = {.schedulers = 1 + i % 2,
                                        .max_actors = 1000};
         tp_reason_unref(run_config(&config, await_halt_root, NULL));
@@ -575,7 +578,7 @@ static void
 a_run_lasts_as_long_as_something_is_awaited_outside(void **state)
 {
     (void)state;
-    for (unsigned i = 0; i < 60; i++) {
+    for (unsigned i = 0; i < FEWER(60); i++) {
         pthread_t t;
         assert_int_equal(run_in(1 + i % 3, leave_awaited_root, &t),
                          TP_REASON_NORMAL);
