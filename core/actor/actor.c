@@ -53,6 +53,11 @@ tell(struct tp_slot *s, troupe_pid pid)
         links = a->links;
         memset(&a->links, 0, sizeof a->links);
         reason = tp_reason_ref(final_reason_locked(a));
+        /* EPI-1 release: before a monitor can come too late. Partner: recall
+         * in link.c. */
+        atomic_store_explicit(&s->epitaph,
+                              tp_pid_gen(pid) << 4 | (uint32_t)reason->kind,
+                              memory_order_release);
     }
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     if (mine) {
@@ -166,6 +171,7 @@ doom(struct tp_slot *s)
     if (a->finishing || a->unkillable) {
         return false;
     }
+    a->nopreempt = 0; /* whoever had begun it is no more */
     tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
     return true;
 }
@@ -181,6 +187,7 @@ overflow(struct tp_slot *s)
     }
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     a->abandoned = true;
+    a->nopreempt = 0;
     a->low_water = NULL; /* all of it was used */
     tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
 }
@@ -202,10 +209,6 @@ reap(struct tp_slot *s)
     if (a->class->free != NULL) {
         a->class->free(a->arg);
     }
-    /* EPI-1 release: with the state's next generation. Partner: tp_join. */
-    atomic_store_explicit(&s->epitaph,
-                          tp_pid_gen(a->pid) << 4 | (uint32_t)reason->kind,
-                          memory_order_release);
     tp_free(a);
     tp_slot_free(s);
     if (root) {

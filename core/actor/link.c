@@ -482,10 +482,10 @@ recall(struct tp_msg *down)
     if (s == NULL || tp_notice_reason(down)->kind != TP_REASON_NOPROC) {
         return;
     }
-    /* EPI-1 acquire: partner in reap (actor.c). */
+    /* EPI-1 acquire: partner in tell (actor.c). */
     uint32_t e = atomic_load_explicit(&s->epitaph, memory_order_acquire);
     enum tp_reason_kind kind = (enum tp_reason_kind)(e & 15);
-    if (e >> 4 == tp_pid_gen(down->from) && kind != TP_REASON_VALUE) {
+    if (e != 0 && e >> 4 == tp_pid_gen(down->from) && kind != TP_REASON_VALUE) {
         struct tp_reason *reason = tp_reason_const(kind);
         memcpy(down->data, &reason, sizeof reason); /* both are constants */
     }

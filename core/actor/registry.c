@@ -124,7 +124,7 @@ int
 tp_register(const char *bytes, size_t len, troupe_pid pid,
             troupe_pid *out_holder)
 {
-    troupe_pid unused;
+    troupe_pid unused = 0;
     out_holder = out_holder == NULL ? &unused : out_holder;
     *out_holder = 0;
     if (len == 0 || len > TP_NAME_MAX) {
@@ -150,7 +150,7 @@ int
 tp_name_claim(struct tp_actor *a, const char *bytes, size_t len,
               troupe_pid *out_holder)
 {
-    troupe_pid unused;
+    troupe_pid unused = 0;
     out_holder = out_holder == NULL ? &unused : out_holder;
     *out_holder = 0;
     if (len == 0 || len > TP_NAME_MAX) {

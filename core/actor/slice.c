@@ -100,6 +100,28 @@ on_yield(void)
 
 static const struct tp_preempt_ops preempt_ops = {classify, on_yield, is_ours};
 
+void
+troupe_nopreempt_begin(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (a != NULL) {
+        a->nopreempt++;
+    }
+}
+
+void
+troupe_nopreempt_end(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (a != NULL) {
+        tp_assert(a->nopreempt > 0);
+        a->nopreempt--;
+        if (a->nopreempt == 0) {
+            tp_actor_checkpoint();
+        }
+    }
+}
+
 /* -- overflow ------------------------------------------------------------ */
 
 struct line {

@@ -71,6 +71,17 @@ typedef uint64_t troupe_pid;
 /* The version of the library, which may be newer than TROUPE_VERSION. */
 TROUPE_API const char *troupe_version(void);
 
+/* -- C code that Lua calls ------------------------------------------------ */
+
+/*
+ * Between the two the running actor's slice is not cut short, also while Lua
+ * code runs that was called in between; a kill waits as well, but for the next
+ * wait or yield. They nest. Outside of an actor: nothing. An error that unwinds
+ * past the end leaves the bracket open.
+ */
+TROUPE_API void troupe_nopreempt_begin(void);
+TROUPE_API void troupe_nopreempt_end(void);
+
 /* -- running Lua services ------------------------------------------------ */
 
 /* Zero means the default. Fill with troupe_config_init, then change. */

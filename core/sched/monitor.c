@@ -14,6 +14,7 @@
 
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 /* A tick is a slice, but while a worker sleeps no longer than this, so that
  * what waits in a wake slot is passed on after a millisecond at the latest. */
@@ -23,11 +24,12 @@
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
 
-/* Code that is mostly C (strings, the collector) is met in Lua code only now
- * and then: who shall yield is asked again after this, and later and later, so
- * that one long C call is not showered with signals. */
-#define RETRY_MIN_NS 100000ull
-#define RETRY_SHARE  16
+/* Code that is mostly C (strings, the collector) is met in Lua code one time
+ * in thirty: who shall yield is asked again soon, for a while; then later and
+ * later, so that one long C call is not showered with signals. */
+#define RETRY_MIN_NS  50000ull
+#define RETRY_LONG_NS 20000000ull
+#define RETRY_SHARE   16
 
 _Atomic bool tp_monitor_asleep;
 
@@ -113,8 +115,9 @@ static void
 press(struct tp_worker *w, struct view *v, uint64_t now_ns)
 {
     if (now_ns >= v->next_ns) {
+        uint64_t late = now_ns - v->since_ns - tp_sched.slice_ns;
         uint64_t wait =
-            (now_ns - v->since_ns - tp_sched.slice_ns) / RETRY_SHARE;
+            late < RETRY_LONG_NS ? 0 : (late - RETRY_LONG_NS) / RETRY_SHARE;
         wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
         if (!cut_short(w, now_ns) || wait > tp_sched.slice_ns) {
             wait = tp_sched.slice_ns;
@@ -195,6 +198,7 @@ monitor_main(void *unused)
     unsigned quiet = 0;
     (void)unused;
     pthread_setname_np(pthread_self(), "troupe-monitor");
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0ul, 0ul, 0ul);
     /* relaxed: stop is followed by an unpark. */
     while (!atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
         quiet = tp_sched_all_sleep() ? quiet + 1 : 0;

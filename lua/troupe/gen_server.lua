@@ -356,6 +356,10 @@ local function finish(reason, failed, control)
     pcall(reply, control.from, control.reply)
   end
   if not ok then
+    if failed then
+      troupe.log.error("%s ended by an error, and terminate by another one: %s", label,
+        type(reason) == "table" and reason.message or tostring(reason))
+    end
     troupe._fail(failure(err), label)
   elseif failed then
     troupe._fail(reason, label)

@@ -39,6 +39,8 @@ local took, sup = seconds(supervisor.start_link,
   { children = children, intensity = { max = 2 * RESTARTS, period = 1 } })
 measure.report("supervisor_start", took, "s", { "children", COUNT })
 
+troupe.sleep(1) -- all of them have run
+
 -- From the kill to the moment when the supervisor has a new one.
 local list = supervisor.which_children(sup)
 local times = {}

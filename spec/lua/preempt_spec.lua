@@ -219,13 +219,11 @@ describe("an endless loop", function()
         for i = 1, 4 do
           local pid, ref = start(name, { jit = jit })
           loops[i] = { pid = pid, ref = ref }
-          if i % 2 == 0 then
-            ticks(5)
-          end
         end
+        ticks(3)
         end_all(loops)
       end
-    end)
+    end, { limit = 60 })
   end
 
   helper.actor("of every kind at once lets a ticker run", function()
@@ -234,9 +232,9 @@ describe("an endless loop", function()
       local pid, ref = start(name)
       loops[i] = { pid = pid, ref = ref }
     end
-    ticks(10)
+    ticks(3)
     end_all(loops)
-  end)
+  end, { limit = 60 })
 
   helper.actor("in the root lets others run", function()
     local me = troupe.self()

@@ -4,9 +4,11 @@ local helper = require "spec.helper"
 
 local PRELUDE = [[
 local troupe = require "troupe"
-local ffi = require "ffi"
-ffi.cdef "int getpid(void); int kill(int, int);"
-local function signal(n) ffi.C.kill(ffi.C.getpid(), n) end
+local function signal(n)
+  local ffi = require "ffi"
+  ffi.cdef "int getpid(void); int kill(int, int);"
+  ffi.C.kill(ffi.C.getpid(), n)
+end
 local function closing(name)
   local keep = newproxy(true)
   getmetatable(keep).__gc = function() io.write(name, " closed\n") end

@@ -299,8 +299,8 @@ main(int argc, char **argv)
 {
     uint64_t seed =
         option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
-    uint64_t rounds = option(argc, argv, "--rounds", 6);
-    uint64_t actors = option(argc, argv, "--actors", FEWER(10000));
+    uint64_t rounds = option(argc, argv, "--rounds", 3);
+    uint64_t actors = option(argc, argv, "--actors", FEWER(FEWER(10000)));
     printf("actor_stress --seed %" PRIu64 " --rounds %" PRIu64
            " --actors %" PRIu64 "\n",
            seed, rounds, actors);

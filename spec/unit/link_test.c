@@ -85,7 +85,9 @@ noproc_root(struct tp_actor *self, void *unused)
     for (size_t i = 0; i < sizeof nobody / sizeof *nobody; i++) {
         uint64_t ref = monitor(self, nobody[i]);
         CHECK_EQ(expect_down(self, ref, nobody[i]), TP_REASON_NOPROC);
-        CHECK_EQ(join_kind(self, nobody[i]), TP_REASON_NOPROC);
+        if (i > 0) {
+            CHECK_EQ(join_kind(self, nobody[i]), TP_REASON_NOPROC);
+        }
     }
     expect_no_mail(self);
 }
@@ -124,8 +126,8 @@ gone_root(struct tp_actor *self, void *unused)
         tp_check(!tp_mailbox_is_open(p));
         CHECK_EQ(push_num(p, 1), TROUPE_ENOPROC);
         tp_check(!end_with(p, TP_REASON_KILLED));
+        CHECK_EQ(join_kind(self, p), TP_REASON_NORMAL);
         CHECK_EQ(expect_down(self, ref, p), TP_REASON_NORMAL);
-        CHECK_EQ(join_kind(self, p), TP_REASON_NOPROC);
     }
 }
 
@@ -465,6 +467,39 @@ many_joins_in_any_order(void **state)
     (void)state;
     run(1, join_root);
     run(2, join_root);
+}
+
+static void
+late_join_root(struct tp_actor *self, void *unused)
+{
+    static char text[] = "gone";
+    (void)unused;
+    troupe_pid p = spawn(body_nothing, NULL), q = spawn(body_wait, NULL);
+    troupe_pid r = spawn(fail_with_value, text);
+    end_with(q, TP_REASON_SHUTDOWN);
+    YIELD_UNTIL(self, get(&bodies_freed) == 3);
+    CHECK_EQ(join_kind(self, p), TP_REASON_NORMAL);
+    CHECK_EQ(join_kind(self, q), TP_REASON_SHUTDOWN);
+    CHECK_EQ(join_kind(self, r), TP_REASON_NOPROC); /* values are not kept */
+    /* Nor is what the slot's next actor has overwritten. */
+    troupe_pid next = p;
+    for (int i = 0; tp_pid_index(next) != tp_pid_index(p) || next == p; i++) {
+        next = spawn(body_nothing, NULL);
+        join_kind(self, next);
+        YIELD_UNTIL(self, state_of(next) == TP_VACANT);
+        tp_check(i < 100);
+    }
+    CHECK_EQ(join_kind(self, p), TP_REASON_NOPROC);
+    CHECK_EQ(join_kind(self, next), TP_REASON_NORMAL);
+}
+
+static void
+a_late_join_is_told_while_the_slot_remembers(void **state)
+{
+    struct tp_run_config config = {.schedulers = 1, .max_actors = 5};
+    (void)state;
+    struct tp_reason *r = run_config(&config, late_join_root, NULL);
+    assert_int_equal(r->kind, TP_REASON_NORMAL);
 }
 
 /* --- without memory --- */
@@ -1102,7 +1137,7 @@ slow_root(struct tp_actor *self, void *unused)
         CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
         YIELD_UNTIL(self, get(&told) == 1);
         YIELD_UNTIL(self, get(&slow_told) == before + 1);
-        CHECK_EQ(join_kind(self, p), TP_REASON_NOPROC);
+        CHECK_EQ(join_kind(self, p), TP_REASON_SHUTDOWN);
         CHECK_EQ(state_of(p), TP_RUNNING); /* still at it */
         set(&hold_on, 0);
         YIELD_UNTIL(self, state_of(p) == TP_VACANT);
@@ -1143,6 +1178,7 @@ main(void)
         cmocka_unit_test(a_join_that_times_out_leaves_no_monitor),
         cmocka_unit_test(a_join_leaves_other_mail_in_order),
         cmocka_unit_test(many_joins_in_any_order),
+        cmocka_unit_test(a_late_join_is_told_while_the_slot_remembers),
         cmocka_unit_test(a_monitor_without_memory_says_so),
         cmocka_unit_test(a_join_without_memory_says_so),
         cmocka_unit_test(a_down_needs_no_memory),

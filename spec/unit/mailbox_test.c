@@ -823,6 +823,58 @@ a_thread_that_is_no_worker_can_send(void **state)
     run(2, outside_root);
 }
 
+/* --- what a server takes first --- */
+
+static void
+push_kind(troupe_pid to, uint64_t n, enum tp_msg_kind kind, troupe_pid from)
+{
+    struct tp_msg *m = num_msg(n);
+    m->kind = (uint16_t)kind;
+    m->from = from;
+    CHECK_EQ(tp_mailbox_push(to, m), 0);
+}
+
+static void
+take_and_check(struct tp_actor *self, struct tp_msg **link, uint64_t n)
+{
+    tp_check(link != NULL);
+    struct tp_msg *m = tp_mailbox_take(self, link);
+    CHECK_EQ(msg_num(m), n);
+    tp_msg_free(m);
+}
+
+static void
+urgent_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid master = self->pid ^ 1, other = self->pid ^ 2;
+    (void)unused;
+    self->master = master;
+    push_kind(self->pid, 1, TP_MSG_USER, master);
+    push_kind(self->pid, 2, TP_MSG_EXIT, other); /* not the master's */
+    push_kind(self->pid, 3, TP_MSG_SYSTEM, other);
+    push_kind(self->pid, 4, TP_MSG_CAST, other);
+    tp_check(tp_mailbox_urgent(self) == NULL); /* nothing was fetched */
+    tp_check(tp_mailbox_fetch(self));
+    push_kind(self->pid, 5, TP_MSG_EXIT, master);
+    take_and_check(self, tp_mailbox_urgent(self), 3);
+    tp_check(tp_mailbox_urgent(self) == NULL);
+    tp_check(tp_mailbox_fetch(self));
+    /* One that was taken as any other is not looked for any more. */
+    take_and_check(self, &self->slot->mail_head, 1);
+    take_and_check(self, &self->slot->mail_head, 2);
+    take_and_check(self, &self->slot->mail_head, 4);
+    take_and_check(self, tp_mailbox_urgent(self), 5);
+    tp_check(tp_mailbox_urgent(self) == NULL && !has_mail(self));
+    CHECK_EQ(self->urgent, 0);
+}
+
+static void
+a_server_finds_what_is_for_its_loop_first(void **state)
+{
+    (void)state;
+    run(1, urgent_root);
+}
+
 int
 main(void)
 {
@@ -848,6 +900,7 @@ main(void)
         cmocka_unit_test(no_memory_to_wait_in_line_is_an_error),
         cmocka_unit_test(a_finalizer_does_not_wait_for_room),
         cmocka_unit_test(a_thread_that_is_no_worker_can_send),
+        cmocka_unit_test(a_server_finds_what_is_for_its_loop_first),
     };
     return cmocka_run_group_tests_name("mailbox", tests, NULL, NULL);
 }

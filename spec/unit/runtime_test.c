@@ -423,7 +423,8 @@ breed_root(struct tp_actor *self, void *arg)
 {
     uint64_t *x = arg;
     for (uintptr_t i = 0; i < 8; i++) {
-        spawn(breed, (void *)i);
+        troupe_pid p;
+        try_spawn(NULL, breed, NULL, (void *)i, &p); /* or there is no room */
     }
     for (uint64_t n = random_next(x) % 10; n > 0; n--) {
         tp_actor_yield(self);

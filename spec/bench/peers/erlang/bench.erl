@@ -6,6 +6,7 @@
 %% run takes 0.1 s (warm-up), then three runs of about 0.4 s, then the median.
 -module(bench).
 -export([main/0]).
+-export([init/1, handle_call/3, handle_cast/2]). % the server of call
 
 -define(RING, 1000).
 -define(SENDERS, 8).
@@ -30,6 +31,7 @@ main() ->
 
 benches() ->
     [{ping_pong, fun ping_pong/0}, {ring, fun ring/0}, {fan_in, fun fan_in/0},
+     {call, fun call/0},
      {table20, fun table20/0}, {table20_binary_keys, fun table20_binary_keys/0},
      {spawn_exit, fun spawn_exit/0}, {idle_memory, fun idle_memory/0}].
 
@@ -89,6 +91,19 @@ send(Root, K) -> Root ! K, send(Root, K - 1).
 
 take(0) -> ok;
 take(K) -> receive _ -> take(K - 1) end.
+
+call() ->
+    {ok, Server} = gen_server:start_link(?MODULE, [], []),
+    report(call, rate(1, fun(N) -> calls(Server, N) end), "calls/s").
+
+calls(_, 0) -> ok;
+calls(Server, N) ->
+    N = gen_server:call(Server, N),
+    calls(Server, N - 1).
+
+init([]) -> {ok, none}.
+handle_call(Request, _From, State) -> {reply, Request, State}.
+handle_cast(_, State) -> {noreply, State}.
 
 %% Atoms are what an Erlang program would use for keys: they are not copied.
 table20() ->
