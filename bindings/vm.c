@@ -9,7 +9,8 @@
  *           address there, and one unwind entry covers that address. A trace:
  *           memory of no loaded object, with this state's dispatch pointer in
  *           r14.
- *           Where that cannot be found out, a count hook yields instead.
+ *           C code met by a signal yields by a hook at its return.
+ *           Where all that cannot be found out, a count hook yields instead.
  * Threads:  may_stop, may_abandon: signal context. init: any, once.
  * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua
  */
@@ -291,6 +292,41 @@ want_jit(struct tp_lua *t)
     }
 }
 
+/* At the next instruction after a C function that a signal has met. */
+static void
+yield_hook(lua_State *L, lua_Debug *ar)
+{
+    struct tp_actor *a = tp_actor_self();
+    (void)ar;
+    lua_sethook(L, NULL, 0, 0);
+    if (a != NULL && !a->finishing && a->nopreempt == 0 &&
+        tp_stack_has_room()) {
+        tp_actor_checkpoint();
+    }
+}
+
+/*
+ * The actor shall yield, but is in C code. With a hook it does so once it is
+ * back in the interpreter, unless it has a hook of its own or is in a trace,
+ * which looks at none: then another signal has to meet it. It is set again
+ * each time, since it may have met LuaJIT while that changed its dispatch
+ * table. Not while the state is being closed.
+ */
+static void
+want_hook(struct tp_actor *a, struct tp_lua *t)
+{
+    struct tp_worker *w = tp_worker_self();
+    /* relaxed: written by the monitor, which asks again. */
+    if (a->finishing || t->L == NULL ||
+        !atomic_load_explicit(&w->yield_wanted, memory_order_relaxed)) {
+        return;
+    }
+    lua_Hook now = lua_gethook(t->L);
+    if (now == NULL || now == yield_hook) {
+        lua_sethook(t->L, yield_hook, LUA_MASKCOUNT, 1);
+    }
+}
+
 static bool
 is_trace(const struct tp_lua *t, const struct tp_preempt_frame *f)
 {
@@ -312,7 +348,11 @@ tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f)
         want_jit(t);
         return true;
     }
-    return is_trace(t, f);
+    if (is_trace(t, f)) {
+        return true;
+    }
+    want_hook(a, t);
+    return false;
 }
 
 /*

