@@ -16,6 +16,14 @@
 #define KNOWN 1024 /* pids that anybody may send to or end */
 #define WATCH 4
 
+#ifdef TP_TSAN
+#define ACTORS 500
+#define PAUSE  1000000
+#else
+#define ACTORS 10000
+#define PAUSE  20000 /* between two ends from outside, at most */
+#endif
+
 static struct load {
     uint64_t seed;
     uint64_t actors;
@@ -236,7 +244,7 @@ end_from_outside(void *unused)
     while (get(&load.stop) == 0) {
         end_somebody(&x);
         push_num(get(somebody(&x)), 1);
-        for (uint64_t n = random_next(&x) % 20000; n > 0; n--) {
+        for (uint64_t n = random_next(&x) % PAUSE; n > 0; n--) {
             __asm__ volatile("");
         }
     }
@@ -300,7 +308,7 @@ main(int argc, char **argv)
     uint64_t seed =
         option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
     uint64_t rounds = option(argc, argv, "--rounds", 3);
-    uint64_t actors = option(argc, argv, "--actors", FEWER(FEWER(10000)));
+    uint64_t actors = option(argc, argv, "--actors", ACTORS);
     printf("actor_stress --seed %" PRIu64 " --rounds %" PRIu64
            " --actors %" PRIu64 "\n",
            seed, rounds, actors);

@@ -755,7 +755,7 @@ unlink_body(struct tp_actor *self, void *arg)
 {
     uint64_t x = (uint64_t)(uintptr_t)arg;
     tp_trap_exit(self, true);
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < FEWER(500); i++) {
         troupe_pid p = spawn_opts(&linked, body_wait, NULL);
         end_with(p, TP_REASON_KILLED);
         for (uint64_t k = random_next(&x) % 400; k > 0; k--) {
@@ -802,8 +802,8 @@ after_unlink_no_signal_comes(void **state)
         set(&late_signals, 0);
         set(&early_signals, 0);
         assert_int_equal(run_in(n, unlink_root, seed), TP_REASON_NORMAL);
-        printf("%u schedulers: %" PRIu64 " of 2000 signals came before\n", n,
-               get(&early_signals));
+        printf("%u schedulers: %" PRIu64 " of %d signals came before\n", n,
+               get(&early_signals), FEWER(2000));
         assert_int_equal(get(&late_signals), 0);
     }
 }
@@ -828,7 +828,7 @@ an_unlink_in_time_saves_the_caller(void **state)
     run(2, unlink_root_2);
 }
 
-#define RING 1000
+#define RING FEWER(1000)
 
 static troupe_pid ring[RING];
 
@@ -932,7 +932,7 @@ an_exit_loop_of_two_that_trap_ends(void **state)
 
 /* --- many links and monitors --- */
 
-#define CROWD 10000
+#define CROWD FEWER(10000)
 
 static void
 crowd_member(struct tp_actor *self, void *arg)

@@ -1,0 +1,224 @@
+/*
+ * preempt_test.c - C actors that are cut short where their class allows it.
+ */
+#define _GNU_SOURCE
+#include "run_in.h"
+
+#include "ctx/preempt.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define TEST(unit, name) static void unit##_##name(void **state)
+
+#if defined(__x86_64__)
+
+/*
+ * Counts in rax until *stop or rounds; every other register, the flags and SSE
+ * registers carry a pattern that is checked each round. Returns 0, or 1 when
+ * one has changed.
+ */
+uint64_t tp_test_spin(counter *stop, uint64_t rounds);
+extern const char tp_test_spin_begin[], tp_test_spin_end[];
+
+__asm__(".text\n"
+        ".globl tp_test_spin\n"
+        ".type tp_test_spin, @function\n"
+        "tp_test_spin:\n"
+        "  pushq %rbx\n  pushq %rbp\n  pushq %r12\n"
+        "  pushq %r13\n  pushq %r14\n  pushq %r15\n"
+        "  movq $3, %rbx\n  movq $4, %rcx\n  movq $5, %rdx\n"
+        "  movq $6, %rbp\n  movq $8, %r8\n  movq $9, %r9\n"
+        "  movq $10, %r10\n  movq $11, %r11\n  movq $12, %r12\n"
+        "  movq $13, %r13\n  movq $14, %r14\n  movq $15, %r15\n"
+        "  movq %rbx, %xmm1\n  movq %r12, %xmm9\n  movq %r15, %xmm15\n"
+        "  movq $77, -8(%rsp)\n  movq $78, -128(%rsp)\n"
+        "tp_test_spin_begin:\n"
+        "1: stc\n"
+        "  nop\n  nop\n  nop\n  nop\n"
+        "  jnc 2f\n"
+        "  cmpq $3, %rbx\n  jne 2f\n  cmpq $4, %rcx\n  jne 2f\n"
+        "  cmpq $5, %rdx\n  jne 2f\n  cmpq $6, %rbp\n  jne 2f\n"
+        "  cmpq $8, %r8\n  jne 2f\n  cmpq $9, %r9\n  jne 2f\n"
+        "  cmpq $10, %r10\n  jne 2f\n  cmpq $11, %r11\n  jne 2f\n"
+        "  cmpq $12, %r12\n  jne 2f\n  cmpq $13, %r13\n  jne 2f\n"
+        "  cmpq $14, %r14\n  jne 2f\n  cmpq $15, %r15\n  jne 2f\n"
+        "  movq %xmm1, %rax\n  cmpq $3, %rax\n  jne 2f\n"
+        "  movq %xmm9, %rax\n  cmpq $12, %rax\n  jne 2f\n"
+        "  movq %xmm15, %rax\n  cmpq $15, %rax\n  jne 2f\n"
+        "  cmpq $77, -8(%rsp)\n  jne 2f\n"
+        "  cmpq $78, -128(%rsp)\n  jne 2f\n"
+        "  decq %rsi\n  jz 3f\n"
+        "  cmpq $0, (%rdi)\n  je 1b\n"
+        "tp_test_spin_end:\n"
+        "3: xorl %eax, %eax\n  jmp 4f\n"
+        "2: movl $1, %eax\n"
+        "4: popq %r15\n  popq %r14\n  popq %r13\n"
+        "  popq %r12\n  popq %rbp\n  popq %rbx\n  ret\n"
+        ".size tp_test_spin, . - tp_test_spin\n");
+
+static bool
+may_stop(struct tp_actor *a, const struct tp_preempt_frame *f)
+{
+    (void)a;
+    return f->pc >= (uintptr_t)tp_test_spin_begin &&
+           f->pc < (uintptr_t)tp_test_spin_end;
+}
+
+struct spin {
+    counter stop, wrong, ended, begun;
+    bool shielded;
+    uint64_t rounds;
+};
+
+static void
+spin_main(struct tp_actor *a, void *arg)
+{
+    struct spin *s = arg;
+    (void)a;
+    add(&s->begun, 1);
+    if (s->shielded) {
+        troupe_nopreempt_begin();
+    }
+    add(&s->wrong, tp_test_spin(&s->stop, s->rounds));
+    add(&s->ended, 1);
+    if (s->shielded) {
+        troupe_nopreempt_end();
+    }
+}
+
+static const struct tp_actor_class spin_class = {.main = spin_main,
+                                                 .may_stop = may_stop};
+
+#define EVER (UINT64_MAX)
+
+static void
+four_loops(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    troupe_pid pids[4];
+    for (int i = 0; i < 4; i++) {
+        CHECK_EQ(tp_spawn(NULL, &spin_class, s, &pids[i]), 0);
+    }
+    YIELD_UNTIL(self, get(&s->begun) == 4);
+    for (int i = 0; i < 20; i++) {
+        CHECK_EQ(tp_actor_sleep(self, tp_now_ns() + MS), 0);
+    }
+    CHECK_EQ(get(&s->ended), 0);
+    set(&s->stop, 1);
+    for (int i = 0; i < 4; i++) {
+        tp_check(join_kind(self, pids[i]) != TP_REASON_KILLED);
+    }
+    CHECK_EQ(get(&s->ended), 4);
+    CHECK_EQ(get(&s->wrong), 0);
+}
+
+TEST(preempt, loops_let_others_run_and_keep_all_registers)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 2; n++) {
+        struct spin s = {.rounds = EVER};
+        struct tp_run_config config = {.schedulers = n, .slice_ns = MS / 10};
+        struct tp_reason *r = run_config(&config, four_loops, &s);
+        assert_int_equal(r->kind, TP_REASON_NORMAL);
+        tp_reason_unref(r);
+    }
+}
+
+static void
+kill_loop(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    troupe_pid pid;
+    CHECK_EQ(tp_spawn(NULL, &spin_class, s, &pid), 0);
+    YIELD_UNTIL(self, get(&s->begun) == 1);
+    tp_check(end_with(pid, TP_REASON_KILLED));
+    enum tp_reason_kind kind = join_kind(self, pid);
+    tp_check(kind == TP_REASON_KILLED || kind == TP_REASON_NOPROC);
+    CHECK_EQ(get(&s->ended), 0);
+}
+
+TEST(preempt, a_loop_can_be_killed)
+{
+    (void)state;
+    for (unsigned n = 1; n <= 2; n++) {
+        struct spin s = {.rounds = EVER};
+        assert_int_equal(run_in(n, kill_loop, &s), TP_REASON_NORMAL);
+    }
+}
+
+static void
+shielded_loop(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    troupe_pid pid;
+    CHECK_EQ(tp_spawn(NULL, &spin_class, s, &pid), 0);
+    CHECK_EQ(tp_actor_yield(self), 0);
+    /* One scheduler: we run again only when the loop has ended. */
+    YIELD_UNTIL(self, get(&s->begun) == 1);
+    CHECK_EQ(get(&s->ended), 1);
+}
+
+TEST(preempt, nopreempt_is_respected)
+{
+    struct spin s = {.rounds = 20000000, .shielded = true};
+    (void)state;
+    assert_int_equal(run_in(1, shielded_loop, &s), TP_REASON_NORMAL);
+}
+
+#endif
+
+/* -- the host's own use of the signal ------------------------------------- */
+
+static counter host_signals;
+
+static void
+host_handler(int sig)
+{
+    (void)sig;
+    add(&host_signals, 1);
+}
+
+static void
+raise_it(struct tp_actor *self, void *unused)
+{
+    (void)self;
+    (void)unused;
+    for (int i = 0; i < 10; i++) {
+        kill(getpid(), SIGURG);
+    }
+    SPIN_UNTIL(get(&host_signals) > 0);
+}
+
+TEST(preempt, the_hosts_handler_is_chained_and_restored)
+{
+    struct sigaction now, old;
+    (void)state;
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sa.sa_handler = host_handler;
+    sigaction(SIGURG, &sa, &old);
+    set(&host_signals, 0);
+    assert_int_equal(run_in(2, raise_it, NULL), TP_REASON_NORMAL);
+    sigaction(SIGURG, NULL, &now);
+    assert_ptr_equal(now.sa_handler, host_handler);
+    sigaction(SIGURG, &old, NULL);
+}
+
+int
+main(void)
+{
+    const struct CMUnitTest tests[] = {
+#if defined(__x86_64__)
+        cmocka_unit_test(preempt_loops_let_others_run_and_keep_all_registers),
+        cmocka_unit_test(preempt_a_loop_can_be_killed),
+        cmocka_unit_test(preempt_nopreempt_is_respected),
+#endif
+        cmocka_unit_test(preempt_the_hosts_handler_is_chained_and_restored),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
