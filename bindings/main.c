@@ -20,7 +20,8 @@ static const char usage[] =
     "options of run:\n"
     "  --schedulers N   scheduler threads, 1 to 64 (default: usable CPUs)\n"
     "  --max-actors N   live actors at most, 1 to 1048576\n"
-    "  --slice-ms MS    longest run of an actor while others wait, 0.1 to 1000\n"
+    "  --slice-ms MS    longest run of an actor while others wait, 0.1 to "
+    "1000\n"
     "                   (default: 2)\n";
 
 static int

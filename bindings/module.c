@@ -100,6 +100,8 @@ static const struct lazy_entry troupe_entries[] = {
     {"task", get_task, true},
     {"all", get_all, true},
     {"race", get_race, true},
+    {"info", tp_l_info, false},
+    {"stats", tp_l_stats, false},
     {"register", tp_l_register, false},
     {"unregister", tp_l_unregister, false},
     {"whereis", tp_l_whereis, false},
@@ -120,7 +122,8 @@ static const struct lazy_entry pid_entries[] = {
     {"call", tp_l_call, false},       {"cast", tp_l_cast, false},
     {"exit", tp_l_exit_pid, false},
     {"kill", tp_l_kill, false},       {"link", tp_l_link, false},
-    {"monitor", tp_l_monitor, false}, {NULL, NULL, false},
+    {"monitor", tp_l_monitor, false}, {"info", tp_l_info, false},
+    {NULL, NULL, false},
 };
 
 /* __index(table, key): the entry, which is kept in the table. */

@@ -290,6 +290,7 @@ tp_spec(spec/lua/module_spec.lua)
 tp_spec(spec/lua/log_spec.lua)
 tp_spec(spec/lua/print_spec.lua)
 tp_spec(spec/lua/command_spec.lua)
+tp_spec(spec/lua/inspect_spec.lua)
 tp_spec(spec/regress/2_memory_limit_crash_spec.lua)
 tp_spec(spec/regress/2_finalizer_hot_spec.lua)
 

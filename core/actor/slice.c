@@ -89,6 +89,8 @@ classify(const struct tp_preempt_frame *f)
         return false;
     }
     a->overruns++;
+    /* relaxed: a statistic; this thread alone writes it. */
+    atomic_fetch_add_explicit(&w->stats.preemptions, 1, memory_order_relaxed);
     return true;
 }
 

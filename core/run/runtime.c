@@ -61,9 +61,15 @@ tp_external_end(void)
 {
     /* STOP-2 seq_cst: after the actor was made runnable. Partner: quiescent,
      * which is asked again when the workers are idle once more. */
-    if (atomic_fetch_sub_explicit(&rt.external, 1, memory_order_seq_cst) == 1) {
-        tp_sched_nudge(); /* maybe nobody was made runnable */
+    if (atomic_fetch_sub_explicit(&rt.external, 1, memory_order_seq_cst) != 1) {
+        return;
     }
+    /* Maybe nobody was made runnable. From here on the run may be over. */
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    if (rt.up) {
+        tp_sched_nudge();
+    }
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
 }
 
 /* -- stop ---------------------------------------------------------------- */

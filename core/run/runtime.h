@@ -57,7 +57,9 @@ bool tp_halted(int *out_code);
 void tp_interrupt(void);
 
 /* Something outside (I/O, the blocking pool, a host) may make an actor
- * runnable: the run does not end meanwhile. */
+ * runnable: the run does not find itself done meanwhile. A run that is stopped
+ * does not wait for the end of it. end: with no lock held; it is the last that
+ * the thread may do to the run. */
 void tp_external_begin(void);
 void tp_external_end(void);
 

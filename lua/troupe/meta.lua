@@ -68,6 +68,43 @@ local Pid = {}
 
 --- A link between two actors carries the end of one to the other; who traps
 --- exits gets this message in place of its own end.
+---@class troupe.Info
+---@field format_version integer
+---@field pid troupe.Pid
+---@field names string[]
+---@field state "queued"|"running"|"notified"|"parked"|"done"
+---@field parent? troupe.Pid
+---@field started_at number as `troupe.now`
+---@field links integer
+---@field monitored_by integer
+---@field trap_exit boolean
+---@field in_c boolean the last look met a C call: it can be neither preempted nor killed until that returns
+---@field overruns integer slices cut short
+---@field mailbox? integer messages, of a mailbox with a limit
+---@field mailbox_limit? integer
+---@field memory integer bytes of its Lua state
+---@field memory_limit? integer
+---@field jit boolean its code is compiled
+---@field source string what it runs
+---@field stack { reserve: integer, guard: integer, high_water: integer, shrinks: integer } bytes; high_water as seen at a switch
+
+---@class troupe.SchedulerStats
+---@field switches integer slices run
+---@field steals integer
+---@field parks integer
+---@field wakes integer of other schedulers
+---@field timers integer fired
+---@field preemptions integer slices cut short
+---@field queue integer actors that wait to run
+
+---@class troupe.Stats
+---@field format_version integer
+---@field preemption "signal"|"hook"
+---@field run_queue string
+---@field slice number seconds
+---@field actors integer alive
+---@field schedulers troupe.SchedulerStats[]
+
 ---@class troupe.Exit
 ---@field type "exit"
 ---@field pid troupe.Pid who has ended, or who called exit
@@ -366,6 +403,16 @@ function troupe.race(tasks, timeout) end
 ---@return troupe.Reason? reason or "timeout"
 function troupe.join(pid, timeout) end
 
+--- What an actor is doing, as in `erlang:process_info/1`: coherent for that actor. Never waits.
+---@param pid troupe.Dest
+---@return troupe.Info? info nil when it is dead
+---@return string? err "noproc"
+function troupe.info(pid) end
+
+--- Totals of the process, and one entry per scheduler. Never waits.
+---@return troupe.Stats
+function troupe.stats() end
+
 --- As `troupe.send`.
 ---@async
 ---@param message troupe.Sendable
@@ -392,6 +439,11 @@ function Pid:cast(message) end
 ---@param reason troupe.Reason
 ---@return boolean alive
 function Pid:exit(reason) end
+
+--- As `troupe.info`.
+---@return troupe.Info? info
+---@return string? err
+function Pid:info() end
 
 --- As `troupe.kill`.
 ---@return boolean alive

@@ -417,7 +417,7 @@ describe("troupe.kill", function()
       call = function(other) troupe.call(other, "x", 100) end,
       full = function(_, box) troupe.send(box, 2) end,
       await = function()
-        troupe.task(function() troupe.sleep(100) end):await()
+        troupe.task(function() troupe.receive() end):await()
       end,
       in_coroutine = function() coroutine.wrap(function() troupe.sleep(100) end)() end,
       in_pcall = function()
@@ -473,7 +473,7 @@ describe("troupe.kill", function()
       local pids = {}
       for i = 1, 200 do
         local pid = troupe.spawn_opt({ link = true, monitor = true }, function()
-          if i % 4 == 0 then
+          if i % 25 == 0 then
             loop(function() end)
           end
           troupe.receive()
@@ -498,11 +498,11 @@ describe("troupe.kill", function()
     assert(parent)
   end)
 
-  helper.actor("of a parent ends a hundred linked loops", function()
+  helper.actor("of a parent ends thirty linked loops", function()
     local me = troupe.self()
     local parent, ref = troupe.spawn_monitor(function(loop)
       local pids = {}
-      for i = 1, 100 do
+      for i = 1, 30 do
         pids[i] = troupe.spawn_link(loop, function() end)
       end
       troupe.send(me, pids)
