@@ -72,6 +72,7 @@ give_birth(struct life *me)
     troupe_pid p;
     uint64_t n = add(&load.born, 1);
     if (n > load.actors) {
+        add(&load.born, (uint64_t)-1);
         return;
     }
     struct life *child = calloc(1, sizeof *child);
@@ -155,8 +156,8 @@ read_mail(struct tp_actor *self, struct life *me)
 static void
 wait_a_little(struct tp_actor *self, struct life *me)
 {
-    int rc = tp_mailbox_wait(self,
-                             tp_now_ns() + random_next(&me->random) % 100000);
+    int rc =
+        tp_mailbox_wait(self, tp_now_ns() + random_next(&me->random) % 100000);
     tp_check(rc == 0 || rc == TROUPE_ETIMEOUT);
 }
 
@@ -292,21 +293,20 @@ run_round(uint64_t seed, unsigned schedulers, uint64_t actors)
     CHECK_EQ(get(&load.over), actors);
     CHECK_EQ(get(&bodies_freed), actors + 1);
     tp_check(get(&load.begun) <= actors);
-    CHECK_EQ(get(&load.monitors), get(&load.downs) + get(&load.refused) +
-                                      get(&load.abandoned));
+    CHECK_EQ(get(&load.monitors),
+             get(&load.downs) + get(&load.refused) + get(&load.abandoned));
     printf("seed %" PRIu64 " schedulers %u: %" PRIu64 " monitors, %" PRIu64
-           " downs, %" PRIu64 " messages, %" PRIu64 " ended, %" PRIu64
-           " ms\n",
+           " downs, %" PRIu64 " messages, %" PRIu64 " ended, %" PRIu64 " ms\n",
            seed, schedulers, get(&load.monitors), get(&load.downs),
-           get(&load.messages), get(&load.ended), (uint64_t)((tp_now_ns() - start) / MS));
+           get(&load.messages), get(&load.ended),
+           (uint64_t)((tp_now_ns() - start) / MS));
     fflush(stdout);
 }
 
 int
 main(int argc, char **argv)
 {
-    uint64_t seed =
-        option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
+    uint64_t seed = option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
     uint64_t rounds = option(argc, argv, "--rounds", 3);
     uint64_t actors = option(argc, argv, "--actors", ACTORS);
     printf("actor_stress --seed %" PRIu64 " --rounds %" PRIu64

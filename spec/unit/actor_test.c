@@ -588,8 +588,8 @@ static void
 measure_depth(struct tp_actor *self, void *unused)
 {
     (void)unused;
-    set(&finish_depth, (uint64_t)(self->stack.hi -
-                                  (char *)__builtin_frame_address(0)));
+    set(&finish_depth,
+        (uint64_t)(self->stack.hi - (char *)__builtin_frame_address(0)));
 }
 
 static __attribute__((noinline)) void

@@ -1031,8 +1031,8 @@ is_calling(troupe_pid pid)
 {
     struct tp_slot *s = tp_slot_at(pid);
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
-    bool calls = s->actor != NULL && s->actor->pid == pid &&
-                 s->actor->call_id != 0;
+    bool calls =
+        s->actor != NULL && s->actor->pid == pid && s->actor->call_id != 0;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     return calls;
 }

@@ -213,8 +213,7 @@ run_round(uint64_t seed, unsigned schedulers, uint64_t messages)
 int
 main(int argc, char **argv)
 {
-    uint64_t seed =
-        option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
+    uint64_t seed = option(argc, argv, "--seed", tp_now_ns() % 1000000007u);
     uint64_t rounds = option(argc, argv, "--rounds", 6);
     uint64_t messages = option(argc, argv, "--messages", FEWER(10000));
     printf("mailbox_stress --seed %" PRIu64 " --rounds %" PRIu64

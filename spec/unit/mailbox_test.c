@@ -555,9 +555,8 @@ sender_start(struct tp_actor *self, struct sender *s, troupe_pid to, uint64_t n)
     s->to = to;
     s->m = num_msg(n);
     CHECK_EQ(try_spawn(NULL, send_body, send_over, s, &s->pid), 0);
-    YIELD_UNTIL(self, get(&s->done) != 0 ||
-                          (get(&s->begun) != 0 &&
-                           state_of(s->pid) == TP_PARKED));
+    YIELD_UNTIL(self, get(&s->done) != 0 || (get(&s->begun) != 0 &&
+                                             state_of(s->pid) == TP_PARKED));
 }
 
 static void

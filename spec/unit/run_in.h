@@ -108,7 +108,8 @@ static inline uint64_t
 random_seed(void)
 {
     const char *s = getenv("TROUPE_SEED");
-    uint64_t seed = s != NULL ? strtoull(s, NULL, 10) : tp_now_ns() % 1000000007u;
+    uint64_t seed =
+        s != NULL ? strtoull(s, NULL, 10) : tp_now_ns() % 1000000007u;
     printf("TROUPE_SEED=%" PRIu64 "\n", seed);
     fflush(stdout);
     return seed * 2654435761u + 1;
@@ -239,8 +240,8 @@ static inline enum tp_state
 state_of(troupe_pid pid)
 {
     /* relaxed: a look from outside. */
-    return tp_state_of(atomic_load_explicit(&tp_slot_at(pid)->state,
-                                            memory_order_relaxed));
+    return tp_state_of(
+        atomic_load_explicit(&tp_slot_at(pid)->state, memory_order_relaxed));
 }
 
 /* -- messages of one number ------------------------------------------------ */
@@ -331,9 +332,8 @@ run_config(const struct tp_run_config *config, actor_fn fn, void *arg)
     set(&bodies_begun, 0);
     set(&bodies_finished, 0);
     set(&bodies_freed, 0);
-    CHECK_EQ(tp_run(config, NULL, &body_class, body_new(fn, NULL, arg),
-                    &reason),
-             0);
+    CHECK_EQ(
+        tp_run(config, NULL, &body_class, body_new(fn, NULL, arg), &reason), 0);
     /* Whoever was born was finished and freed. */
     CHECK_EQ(get(&bodies_freed), get(&bodies_finished));
     tp_check(get(&bodies_begun) <= get(&bodies_freed));

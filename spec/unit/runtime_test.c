@@ -298,9 +298,9 @@ static uint64_t
 send_after(troupe_pid to, uint64_t n, uint64_t delay_ns, uint64_t interval_ns)
 {
     uint64_t id;
-    CHECK_EQ(tp_send_after(to, num_msg(n), tp_now_ns() + delay_ns, interval_ns,
-                           &id),
-             0);
+    CHECK_EQ(
+        tp_send_after(to, num_msg(n), tp_now_ns() + delay_ns, interval_ns, &id),
+        0);
     return id;
 }
 

@@ -203,9 +203,9 @@ a_stale_pid_finds_nobody(void **state)
     assert_false(tp_pid_is_alive(old));
     assert_false(tp_unpark_at(old, 0));
     assert_false(tp_slot_doom(s, tp_pid_gen(old)));
-    assert_int_equal(tp_state_of(atomic_load_explicit(&s->state,
-                                                      memory_order_relaxed)),
-                     TP_RUNNING);
+    assert_int_equal(
+        tp_state_of(atomic_load_explicit(&s->state, memory_order_relaxed)),
+        TP_RUNNING);
 }
 
 static void
