@@ -25,7 +25,7 @@ struct tp_run_config {
     uint32_t max_actors;  /* 1..2^20; 0: 2^20 */
     size_t stack_reserve; /* bytes; 0: 256 KiB */
     size_t stack_guard;
-    uint64_t slice_ns; /* 0: 2 ms */
+    uint64_t slice_ns;  /* 0: 2 ms */
     bool interruptible; /* a root that traps exits may wait for tp_interrupt */
 };
 

@@ -70,6 +70,22 @@ a_claim_leaves_the_one_to_avoid(void **state)
     assert_int_equal(tp_idle_claim(&idle, 7), 0);
 }
 
+/* So that who looks twice sees that somebody was awake in between. */
+static void
+each_leave_is_counted(void **state)
+{
+    (void)state;
+    uint64_t before = tp_idle_leaves(&idle);
+    tp_idle_enter(&idle, 2);
+    assert_int_equal(tp_idle_claim(&idle, -1), 2);
+    assert_true(tp_idle_leaves(&idle) == before);
+    tp_idle_leave(&idle, 2); /* its bit is gone already */
+    assert_true(tp_idle_leaves(&idle) == before + 1);
+    tp_idle_enter(&idle, 2);
+    tp_idle_leave(&idle, 2);
+    assert_true(tp_idle_leaves(&idle) == before + 2);
+}
+
 /* --- threads --- */
 
 #define CLAIMERS 3
@@ -170,6 +186,7 @@ main(void)
         cmocka_unit_test_setup(enter_says_who_sleeps_with_it, setup),
         cmocka_unit_test_setup(a_claim_takes_one_and_takes_it_once, setup),
         cmocka_unit_test_setup(a_claim_leaves_the_one_to_avoid, setup),
+        cmocka_unit_test_setup(each_leave_is_counted, setup),
         cmocka_unit_test_setup(racing_claims_get_each_sleeper_once, setup),
         cmocka_unit_test_setup(work_is_seen_or_its_producer_wakes, setup),
     };

@@ -147,6 +147,21 @@ mappings_can_be_made_protected_advised_and_dropped(void **state)
 }
 
 static void
+a_thread_runs_or_is_not_made(void **state)
+{
+    (void)state;
+    _Atomic uint32_t word = 0;
+    pthread_t thread;
+    tp_fault_arm(1);
+    assert_int_equal(tp_thread_create(&thread, wake_it, &word), EAGAIN);
+    assert_int_equal(tp_thread_create(&thread, wake_it, &word), 0);
+    tp_fault_arm(0);
+    pthread_join(thread, NULL);
+    /* relaxed: the join orders. */
+    assert_int_equal(atomic_load_explicit(&word, memory_order_relaxed), 1);
+}
+
+static void
 the_nth_call_fails_once(void **state)
 {
     (void)state;
@@ -209,6 +224,7 @@ main(void)
         cmocka_unit_test(futex_wake_ends_a_wait),
         cmocka_unit_test(cpu_count_follows_affinity),
         cmocka_unit_test(mappings_can_be_made_protected_advised_and_dropped),
+        cmocka_unit_test(a_thread_runs_or_is_not_made),
         cmocka_unit_test(the_nth_call_fails_once),
         cmocka_unit_test(every_call_can_be_made_to_fail),
     };
