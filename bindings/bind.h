@@ -33,6 +33,10 @@ struct tp_lua {
     size_t memory_limit;    /* bytes, 0: none */
     bool borrowed;          /* L is a coroutine of the host's state */
     bool jit_on;            /* compiles; counted in the budget */
+    bool may_finalize;    /* it has opened what can make finalizers (io, package
+                             and so all C modules and ffi, newproxy): it must be
+                             closed; others are dropped with their arena, which
+                             does not touch each of their objects once more */
     uint8_t jit_mode;       /* enum tp_jit_mode */
     bool silent;            /* its failure is told to the caller of run, only */
     bool by_path;         /* boot names a file, whatever it is called */

@@ -603,9 +603,31 @@ apply_preload(lua_State *L, int idx, const struct tp_env *e)
 
 /* -- lazy libraries ------------------------------------------------------ */
 
+/* From here on the state of the running actor has to be closed. */
+static void
+note_finalizers(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (a != NULL && a->class == &tp_lua_class) {
+        tp_lua_of(a)->may_finalize = true;
+    }
+}
+
+static int
+l_newproxy(lua_State *L)
+{
+    note_finalizers();
+    int n = lua_gettop(L);
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_insert(L, 1);
+    lua_call(L, n, 1);
+    return 1;
+}
+
 static void
 after_io(lua_State *L, int lib)
 {
+    note_finalizers();
     lua_getfield(L, lib, "write");
     lua_pushcclosure(L, tp_l_write, 1);
     lua_setfield(L, lib, "write");
@@ -651,6 +673,7 @@ open_ffi(lua_State *L)
 static void
 after_package(lua_State *L, int lib)
 {
+    note_finalizers();
     static const lua_CFunction own[] = {own_searcher, lua_searcher};
     struct tp_actor *a = tp_actor_self();
     lua_getglobal(L, "require"); /* luaopen_package has just set it */
@@ -962,4 +985,7 @@ tp_open_libs(lua_State *L)
     lua_setglobal(L, "require");
     lua_pushcfunction(L, tp_l_print);
     lua_setglobal(L, "print");
+    lua_getglobal(L, "newproxy");
+    lua_pushcclosure(L, l_newproxy, 1);
+    lua_setglobal(L, "newproxy");
 }

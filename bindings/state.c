@@ -792,11 +792,11 @@ lua_finish(struct tp_actor *a, void *arg)
             m->ref = 0;
         }
     }
-    if (t->L != NULL && !t->borrowed) {
+    if (t->L != NULL && !t->borrowed && (t->may_finalize || t->jit_on)) {
         tp_vm_settle(t);
         lua_close(t->L);
         t->L = NULL;
-    }
+    } /* else nothing outside its arena hangs on it: see may_finalize */
 }
 
 static void
