@@ -56,7 +56,13 @@ end
 function measure.sleep_counter()
   local list = io.popen("ls /proc/$PPID/task")
   local paths = {}
-  for tid in list:lines() do paths[#paths + 1] = "/proc/self/task/" .. tid .. "/status" end
+  for tid in list:lines() do
+    local task = "/proc/self/task/" .. tid
+    -- The monitor looks at its watch while others are awake; no wake concerns it.
+    if not read_file(task .. "/comm"):find("monitor", 1, true) then
+      paths[#paths + 1] = task .. "/status"
+    end
+  end
   list:close()
   return function()
     local sum = 0
