@@ -29,25 +29,25 @@ enum tp_jit_mode {
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
     struct tp_arena arena;
-    lua_State *L;           /* its state; NULL before birth and after close */
-    size_t memory_limit;    /* bytes, 0: none */
-    bool borrowed;          /* L is a coroutine of the host's state */
-    bool jit_on;            /* compiles; counted in the budget */
+    lua_State *L;         /* its state; NULL before birth and after close */
+    size_t memory_limit;  /* bytes, 0: none */
+    bool borrowed;        /* L is a coroutine of the host's state */
+    bool jit_on;          /* compiles; counted in the budget */
     bool may_finalize;    /* it has opened what can make finalizers (io, package
                              and so all C modules and ffi, newproxy): it must be
                              closed; others are dropped with their arena, which
                              does not touch each of their objects once more */
-    uint8_t jit_mode;       /* enum tp_jit_mode */
-    bool silent;            /* its failure is told to the caller of run, only */
+    uint8_t jit_mode;     /* enum tp_jit_mode */
+    bool silent;          /* its failure is told to the caller of run, only */
     bool by_path;         /* boot names a file, whatever it is called */
-    struct tp_msg *boot;    /* function or name, and arguments; until started */
-    struct tp_msg *owned;   /* messages a C frame works on, freed at the end */
-    struct tp_env *env;     /* package.path and friends */
-    uint64_t hot_cycles;    /* used so far, sampled when it waits */
-    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
-    int *out_status;        /* borrowed: where the result of its pcall goes */
-    char source[64];        /* what it runs, for the log */
-    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
+    struct tp_msg *boot;  /* function or name, and arguments; until started */
+    struct tp_msg *owned; /* messages a C frame works on, freed at the end */
+    struct tp_env *env;   /* package.path and friends */
+    uint64_t hot_cycles;  /* used so far, sampled when it waits */
+    lua_State *scan;      /* whose receive_match looks at the mail, or NULL */
+    int *out_status;      /* borrowed: where the result of its pcall goes */
+    char source[64];      /* what it runs, for the log */
+    uintptr_t dispatch;   /* what r14 holds while its Lua code runs; vm.c */
     struct tp_buf *scratch; /* see tp_scratch */
 };
 

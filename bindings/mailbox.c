@@ -185,12 +185,10 @@ push_from(lua_State *L, troupe_pid from)
 static int
 push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
-    static const char *const kinds[] = {[TP_MSG_CALL] = "call",
-                                        [TP_MSG_CAST] = "cast",
-                                        [TP_MSG_SYSTEM] = "system",
-                                        [TP_MSG_DOWN] = "down",
-                                        [TP_MSG_EXIT] = "exit",
-                                        [TP_MSG_GROUP] = "group"};
+    static const char *const kinds[] = {
+        [TP_MSG_CALL] = "call",     [TP_MSG_CAST] = "cast",
+        [TP_MSG_SYSTEM] = "system", [TP_MSG_DOWN] = "down",
+        [TP_MSG_EXIT] = "exit",     [TP_MSG_GROUP] = "group"};
     const char *kind = kinds[m->kind];
     if (m->kind == TP_MSG_CALL) {
         tp_push_from(L, a, m);

@@ -118,12 +118,11 @@ static const struct lazy_entry troupe_entries[] = {
 };
 
 static const struct lazy_entry pid_entries[] = {
-    {"send", tp_l_send, false},       {"alive", tp_l_alive, false},
-    {"call", tp_l_call, false},       {"cast", tp_l_cast, false},
-    {"exit", tp_l_exit_pid, false},
-    {"kill", tp_l_kill, false},       {"link", tp_l_link, false},
-    {"monitor", tp_l_monitor, false}, {"info", tp_l_info, false},
-    {NULL, NULL, false},
+    {"send", tp_l_send, false},     {"alive", tp_l_alive, false},
+    {"call", tp_l_call, false},     {"cast", tp_l_cast, false},
+    {"exit", tp_l_exit_pid, false}, {"kill", tp_l_kill, false},
+    {"link", tp_l_link, false},     {"monitor", tp_l_monitor, false},
+    {"info", tp_l_info, false},     {NULL, NULL, false},
 };
 
 /* __index(table, key): the entry, which is kept in the table. */

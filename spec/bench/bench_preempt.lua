@@ -1,3 +1,4 @@
+-- luacheck: ignore 241 311 331 (the loops work for nothing on purpose)
 -- Twice as many endless loops of one kind as schedulers; one actor shall run
 -- each 10 ms, for 2 s. How late is it? One line for each kind of loop.
 local troupe = require "troupe"

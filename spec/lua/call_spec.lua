@@ -1,3 +1,4 @@
+-- luacheck: no max line length
 --- Calls: a request and its one answer.
 
 local helper = require "spec.helper"

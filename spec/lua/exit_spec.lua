@@ -1,3 +1,4 @@
+-- luacheck: no max line length
 --- Exits: reasons, signals, kill.
 
 local helper = require "spec.helper"

@@ -1,3 +1,4 @@
+-- luacheck: no max line length
 --- Finalizers: what they may not do, and what they cannot hold up.
 
 local helper = require "spec.helper"

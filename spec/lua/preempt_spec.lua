@@ -1,3 +1,4 @@
+-- luacheck: ignore 241 311 331 (the loops work for nothing on purpose)
 --- No loop stalls others, and every loop can be killed.
 
 local ffi = require "ffi"

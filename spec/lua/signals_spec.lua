@@ -1,3 +1,4 @@
+-- luacheck: no max line length
 --- SIGINT, SIGTERM and SIGPIPE under troupe run.
 
 local helper = require "spec.helper"

@@ -94,8 +94,8 @@ caller(struct tp_actor *self, void *arg)
         uint64_t n = add(&numbers, 1);
         struct tp_msg *reply;
         struct tp_reason *reason;
-        int rc = tp_call(self, r->server, num_msg(n), TP_NEVER, &reply,
-                         &reason);
+        int rc =
+            tp_call(self, r->server, num_msg(n), TP_NEVER, &reply, &reason);
         switch (rc) {
         case 0:
             CHECK_EQ(msg_num(reply), mix(n));

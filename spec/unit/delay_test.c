@@ -21,9 +21,9 @@ static uint64_t
 after(troupe_pid to, uint64_t n, uint64_t delay_ns, uint64_t interval_ns)
 {
     uint64_t id;
-    CHECK_EQ(tp_send_after(to, num_msg(n), tp_now_ns() + delay_ns, interval_ns,
-                           &id),
-             0);
+    CHECK_EQ(
+        tp_send_after(to, num_msg(n), tp_now_ns() + delay_ns, interval_ns, &id),
+        0);
     tp_check(id != 0);
     return id;
 }
@@ -36,9 +36,9 @@ once_root(struct tp_actor *self, void *unused)
     (void)unused;
     uint64_t start = tp_now_ns(), id;
     for (uint64_t i = 3; i >= 1; i--) {
-        CHECK_EQ(tp_send_after(self->pid, num_msg(i), start + 2 * i * MS, 0,
-                               &id),
-                 0);
+        CHECK_EQ(
+            tp_send_after(self->pid, num_msg(i), start + 2 * i * MS, 0, &id),
+            0);
     }
     for (uint64_t i = 1; i <= 3; i++) {
         CHECK_EQ(recv_num(self), i);
