@@ -42,20 +42,27 @@ for i = 1, WATCHERS do
 end
 
 -- From the end of one that is watched to the last who was told.
-local function death()
+local function death(n)
   local victim = troupe.spawn(idle)
-  for i = 1, WATCHERS do troupe.send(watchers[i], victim) end
-  for _ = 1, WATCHERS do troupe.receive() end
+  for i = 1, n do troupe.send(watchers[i], victim) end
+  for _ = 1, n do troupe.receive() end
   local start = troupe.now()
   victim:kill()
-  for _ = 1, WATCHERS do troupe.receive() end
+  for _ = 1, n do troupe.receive() end
   return troupe.now() - start
 end
 
-death() -- warm-up
-local times = { death(), death(), death() }
-table.sort(times)
-measure.report("monitor_death", times[2] * 1000, "ms", { "watchers", WATCHERS })
+local function median_death(n)
+  death(n) -- warm-up
+  local times = { death(n), death(n), death(n) }
+  table.sort(times)
+  return times[2]
+end
+
+local few, many = median_death(WATCHERS / 10), median_death(WATCHERS)
+measure.report("monitor_death", many * 1000, "ms", { "watchers", WATCHERS })
+-- Linear: 10; a quadratic death would give 100.
+measure.report("monitor_death_growth", many / few, "times for 10 times as many")
 
 for i = 1, QUEUED do troupe.send(self, i) end
 troupe.receive_match({}, 0) -- all of them are looked at once
