@@ -22,15 +22,22 @@
 #define NS_PER_S 1000000000ull
 
 #ifdef TROUPE_CHECKED
-/* relaxed: test switch, set before the code under test runs. */
+/* relaxed: test switches, set before the code under test runs. */
 static _Atomic long fault_countdown;
 static _Atomic bool fault_hit;
+static _Atomic bool fault_everywhere;
+static _Thread_local bool fault_here;
 
 static bool
 fault_now(void)
 {
     /* relaxed: see fault_countdown. */
     if (atomic_load_explicit(&fault_countdown, memory_order_relaxed) <= 0) {
+        return false;
+    }
+    /* relaxed: see fault_countdown. */
+    if (!fault_here &&
+        !atomic_load_explicit(&fault_everywhere, memory_order_relaxed)) {
         return false;
     }
     /* relaxed: see fault_countdown. */
@@ -44,13 +51,28 @@ fault_now(void)
     return true;
 }
 
-void
-tp_fault_arm(long n)
+static void
+arm(long n, bool everywhere)
 {
+    fault_here = n > 0;
+    /* relaxed: see fault_countdown. */
+    atomic_store_explicit(&fault_everywhere, everywhere, memory_order_relaxed);
     /* relaxed: see fault_countdown. */
     atomic_store_explicit(&fault_hit, false, memory_order_relaxed);
     /* relaxed: see fault_countdown. */
     atomic_store_explicit(&fault_countdown, n, memory_order_relaxed);
+}
+
+void
+tp_fault_arm(long n)
+{
+    arm(n, false);
+}
+
+void
+tp_fault_arm_all(long n)
+{
+    arm(n, true);
 }
 
 bool
@@ -64,6 +86,12 @@ tp_fault_fired(void)
 
 void
 tp_fault_arm(long n)
+{
+    (void)n;
+}
+
+void
+tp_fault_arm_all(long n)
 {
     (void)n;
 }

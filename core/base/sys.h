@@ -88,9 +88,12 @@ unsigned tp_cpu_count(void);
 
 /*
  * Checked builds: make the n-th following call of this file that can fail
- * (n >= 1) fail once; n == 0 disarms. tp_fault_fired says whether it has.
+ * (n >= 1) fail once; n == 0 disarms. tp_fault_fired says whether it has. Only
+ * the calls of this thread count, as others make theirs at any moment; with
+ * all, those of every thread.
  */
 void tp_fault_arm(long n);
+void tp_fault_arm_all(long n);
 bool tp_fault_fired(void);
 
 #endif

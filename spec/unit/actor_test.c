@@ -866,7 +866,7 @@ run_with_fault(long n)
     set(&bodies_freed, 0);
     set(&bodies_finished, 0);
     tp_msg_trim();
-    tp_fault_arm(n);
+    tp_fault_arm_all(n);
     int rc = tp_run(&config, NULL, &body_class, root, &reason);
     bool hit = tp_fault_fired();
     tp_fault_arm(0);

@@ -612,7 +612,7 @@ a_run_makes_do_with_the_threads_it_gets(void **state)
     for (long n = 1; hit; n++) {
         struct body *b = body_new(parked_child_root, NULL, NULL);
         struct tp_reason *r;
-        tp_fault_arm(n);
+        tp_fault_arm_all(n);
         int rc = tp_run(&config, NULL, &body_class, b, &r);
         hit = tp_fault_fired();
         tp_fault_arm(0);

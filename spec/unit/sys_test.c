@@ -178,6 +178,38 @@ the_nth_call_fails_once(void **state)
     assert_false(tp_fault_fired());
 }
 
+static void *
+try_malloc(void *out_got)
+{
+    void *p = tp_malloc(16);
+    *(bool *)out_got = p != NULL;
+    tp_free(p);
+    return NULL;
+}
+
+static bool
+another_thread_gets_memory(void)
+{
+    bool got = false;
+    pthread_t thread;
+    assert_int_equal(pthread_create(&thread, NULL, try_malloc, &got), 0);
+    pthread_join(thread, NULL);
+    return got;
+}
+
+static void
+another_thread_fails_only_when_all_are_meant(void **state)
+{
+    (void)state;
+    tp_fault_arm(1);
+    assert_true(another_thread_gets_memory());
+    assert_false(tp_fault_fired());
+    tp_fault_arm_all(1);
+    assert_false(another_thread_gets_memory());
+    assert_true(tp_fault_fired());
+    tp_fault_arm(0);
+}
+
 static void
 every_call_can_be_made_to_fail(void **state)
 {
@@ -226,6 +258,7 @@ main(void)
         cmocka_unit_test(mappings_can_be_made_protected_advised_and_dropped),
         cmocka_unit_test(a_thread_runs_or_is_not_made),
         cmocka_unit_test(the_nth_call_fails_once),
+        cmocka_unit_test(another_thread_fails_only_when_all_are_meant),
         cmocka_unit_test(every_call_can_be_made_to_fail),
     };
     return cmocka_run_group_tests_name("sys", tests, NULL, NULL);
