@@ -123,6 +123,18 @@ finish_class(struct tp_actor *a)
     }
 }
 
+/* The youngest first, as destructors do. */
+static void
+release_resources(struct tp_actor *a)
+{
+    while (!tp_list_is_empty(&a->resources)) {
+        struct tp_resource *r =
+            tp_container_of(a->resources.prev, struct tp_resource, node);
+        tp_resource_remove(r);
+        r->release(r);
+    }
+}
+
 /* On the actor's own stack. The order is that of DESIGN 2.7. */
 static _Noreturn void
 finish(struct tp_actor *a)
@@ -136,6 +148,7 @@ finish(struct tp_actor *a)
     a->closing = true;
     tp_mutex_unlock(&a->slot->lock, TP_RANK_SLOT);
     tp_mailbox_close(a);
+    release_resources(a);
     tp_names_release(a);
     tp_groups_release(a);
     tp_wait_timer_fini(&a->wait_timer);
@@ -252,6 +265,7 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     tp_list_init(&a->owed);
     tp_list_init(&a->names);
     tp_list_init(&a->groups);
+    tp_list_init(&a->resources);
     tp_wait_timer_init(&a->wait_timer, a->slot);
     tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, actor_entry, a);
 }

@@ -6,8 +6,8 @@
  *
  *   main returns, or the actor is doomed at a wait or a yield
  *     -> finish(), on the actor's own stack, reset to the top if doomed:
- *        1 core-owned resources: mailbox closed, names, groups, timer,
- *          monitors it holds
+ *        1 core-owned resources: mailbox closed, what it holds (struct
+ *          tp_resource), names, groups, timer, monitors it holds
  *        2 class->finish: closes the Lua state; may be slow, cannot park
  *        3 callers that wait for a reply, links, monitors are told; after
  *          tp_finish_patience_ns without waiting for 2 any longer
@@ -76,6 +76,17 @@ struct tp_mail_waiter {
     uint32_t epoch;
 };
 
+/*
+ * What an actor holds of the core and gives up at its end, before its class
+ * does: a socket, a channel's receiver, a mutex. Part of some larger struct.
+ */
+struct tp_resource {
+    struct tp_list node;
+    /* Called once, on the ending actor's stack, r is off the list by then. Must
+     * not park; may free r. */
+    void (*release)(struct tp_resource *r);
+};
+
 struct tp_actor {
     /* set at birth */
     struct tp_slot *slot;
@@ -108,6 +119,7 @@ struct tp_actor {
     uint32_t monitor_buckets;
     uint32_t monitor_count;
     struct tp_pidset group_refs; /* own group monitors; group.c */
+    struct tp_list resources;    /* struct tp_resource, the youngest last */
 
     /* under the slot's lock */
     struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */
@@ -196,6 +208,20 @@ tp_actor_checkpoint(void)
     if (TP_UNLIKELY(atomic_load_explicit(&w->resched, memory_order_relaxed))) {
         tp_worker_checkpoint_slow();
     }
+}
+
+/* The running actor holds r from here on, until it removes it or ends. */
+static inline void
+tp_resource_add(struct tp_actor *self, struct tp_resource *r)
+{
+    tp_list_push_back(&self->resources, &r->node);
+}
+
+/* Its holder does, once or more often. r must have been added before. */
+static inline void
+tp_resource_remove(struct tp_resource *r)
+{
+    tp_list_remove(&r->node);
 }
 
 /* Live actors: born, not yet reaped. */

@@ -39,7 +39,7 @@ extern "C" {
     X(ENOPROC, -3, "no such actor")                                            \
     X(EFULL, -4, "mailbox is full")                                            \
     X(ETIMEOUT, -5, "timed out")                                               \
-    X(EBUSY, -6, "a runtime is already active in this process")                \
+    X(EBUSY, -6, "in use: a runtime is active, or another actor waits")        \
     X(ELIMIT, -7, "a limit of the runtime or of the system was reached")       \
     X(ENOTACTOR, -8, "not called from an actor")                               \
     X(ENOTFOUND, -9, "not found")                                              \
@@ -50,7 +50,8 @@ extern "C" {
     X(EDEADLOCK, -14, "every actor waits for a message that cannot come")      \
     X(ECALLING_SELF, -15, "an actor cannot call itself")                       \
     X(ENO_REPLY, -16, "the request was dropped without a reply")               \
-    X(ENAME_TAKEN, -17, "the name is taken")
+    X(ENAME_TAKEN, -17, "the name is taken")                                   \
+    X(ECLOSED, -18, "closed")
 
 enum troupe_error {
 #define X(name, value, text) TROUPE_##name = value,

@@ -695,6 +695,64 @@ resources_go_before_the_finalizer_and_notices_after(void **state)
     run(1, order_root);
 }
 
+struct held {
+    struct tp_resource resource;
+    troupe_pid root;
+    uint64_t number;
+};
+
+static void
+held_release(struct tp_resource *r)
+{
+    struct held *h = tp_container_of(r, struct held, resource);
+    CHECK_EQ(push_num(h->root, h->number), 0);
+}
+
+static struct held held[3];
+
+static void
+hold_body(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    for (uint64_t i = 0; i < 3; i++) {
+        held[i].resource.release = held_release;
+        held[i].root = self->parent;
+        held[i].number = i;
+        tp_resource_add(self, &held[i].resource);
+    }
+    tp_resource_remove(&held[1].resource);
+    tp_resource_remove(&held[1].resource);
+    CHECK_EQ(tp_actor_park(self, TP_NEVER), 0);
+}
+
+static void
+hold_finish(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    tp_check(tp_list_is_empty(&self->resources));
+    CHECK_EQ(push_num(self->parent, 100), 0);
+}
+
+static void
+hold_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid p;
+    (void)unused;
+    CHECK_EQ(try_spawn(NULL, hold_body, hold_finish, NULL, &p), 0);
+    YIELD_UNTIL(self, state_of(p) == TP_PARKED);
+    tp_check(tp_actor_end(p, tp_reason_const(TP_REASON_KILLED)));
+    CHECK_EQ(recv_num(self), 2);
+    CHECK_EQ(recv_num(self), 0);
+    CHECK_EQ(recv_num(self), 100);
+}
+
+static void
+what_it_holds_is_given_up_once_and_first(void **state)
+{
+    (void)state;
+    run(1, hold_root);
+}
+
 /* Once it ends, nobody can change why. */
 static void
 linger_in_finish(struct tp_actor *self, void *unused)
@@ -915,6 +973,7 @@ main(void)
         cmocka_unit_test(a_finalizer_cannot_wait),
         cmocka_unit_test(finish_runs_on_a_stack_that_is_reset),
         cmocka_unit_test(resources_go_before_the_finalizer_and_notices_after),
+        cmocka_unit_test(what_it_holds_is_given_up_once_and_first),
         cmocka_unit_test(an_end_comes_too_late_for_one_that_ends),
         cmocka_unit_test(a_sleep_is_never_too_short),
         cmocka_unit_test(a_very_long_sleep_is_not_a_short_one),
