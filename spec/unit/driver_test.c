@@ -155,6 +155,7 @@ start_waiter(struct tp_actor *self, struct waiter *w, int fd,
     w->rc = 1;
     w->pid = spawn(body_wait_fd, w);
     YIELD_UNTIL(self, state_of(w->pid) == TP_PARKED);
+    tp_check(waits() > 0);
 }
 
 static void
