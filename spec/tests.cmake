@@ -253,6 +253,7 @@ find_program(BUSTED busted REQUIRED)
 
 # ---------------------------------------------------------- bindings units --
 
+tp_bench(bench_fd_echo)
 tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
