@@ -681,24 +681,24 @@ wait_once(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir,
     return state == CLOSED ? TROUPE_ECLOSED : state == FIRED;
 }
 
-static bool
-is_open(int fd, uint32_t id)
+/* Under the lock, since a close begins there: the file is the one with that id.
+ */
+static int
+poll_own(int fd, uint32_t id, enum tp_fd_dir dir)
 {
     struct shard *s = lock_shard(fd);
     struct entry *e = entry_at(s, fd);
     bool open = e != NULL && e->own_id == id;
+    int rc = open ? tp_fd_poll(fd, dir) : TROUPE_ECLOSED;
     unlock_shard(s);
-    return open;
+    return rc;
 }
 
 /* The deadline has passed. */
 static int
 last_look(int fd, uint32_t id, enum tp_fd_dir dir)
 {
-    if (id != 0 && !is_open(fd, id)) {
-        return TROUPE_ECLOSED;
-    }
-    int rc = tp_fd_poll(fd, dir);
+    int rc = id == 0 ? tp_fd_poll(fd, dir) : poll_own(fd, id, dir);
     return rc == 0 ? TROUPE_ETIMEOUT : rc;
 }
 

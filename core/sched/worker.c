@@ -531,11 +531,11 @@ resign_poller(void)
 bool
 tp_sched_poll_is_due(unsigned since_10us)
 {
-    /* relaxed, all: hints; POLL-1 decides. */
+    /* IDLE-1 acquire: sees what the source is made of. */
     const struct tp_poll *poll =
-        atomic_load_explicit(&tp_sched.poll, memory_order_relaxed);
+        atomic_load_explicit(&tp_sched.poll, memory_order_acquire);
     if (poll == NULL ||
-        /* relaxed: as above. */
+        /* relaxed: a hint; POLL-1 decides. */
         atomic_load_explicit(&tp_sched.poller, memory_order_relaxed) >= 0 ||
         !poll->awaited()) {
         return false;
