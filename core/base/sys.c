@@ -279,7 +279,13 @@ int
 tp_poll_now(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
-    int n = fault_now() ? -1 : poll(&p, 1, 0);
+    if (fault_now()) {
+        return -1;
+    }
+    int n;
+    do { /* a signal that is pending ends it, even if it need not wait */
+        n = poll(&p, 1, 0);
+    } while (n < 0 && errno == EINTR);
     return n <= 0 ? n : p.revents;
 }
 
