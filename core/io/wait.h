@@ -28,8 +28,7 @@
  *           it; entries live until the end of the run.
  * Parks:    wait.
  * Rejected: EPOLL_CTL_DEL at each end of a wait - two more system calls for
- *           each wait that is not the last. A disarm by EPOLL_CTL_MOD where a
- *           wait timed out - a call each time, against one idle event at most.
+ *           each wait that is not the last (docs/design/io.md).
  * Tests:    spec/unit/driver_test.c, spec/unit/driver_stress.c
  */
 #ifndef TP_IO_WAIT_H
