@@ -158,6 +158,9 @@ int
 tp_driver_watch(int fd, bool known, uint32_t events, uint32_t seq)
 {
     int op = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (fd == driver.poll.event_fd || fd == epoll_fd()) {
+        return EBADF; /* nobody else knows of these */
+    }
     uint64_t data = (uint64_t)seq << 32 | (uint32_t)fd;
     return tp_epoll_ctl(epoll_fd(), op, fd, events, data) < 0 ? errno : 0;
 }

@@ -618,12 +618,16 @@ arm(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir)
     return rc;
 }
 
+/* Takes back what is armed; WAITING also if nothing is. */
 static enum wait_state
 take_back(struct tp_actor *self, int fd, enum tp_fd_dir dir, bool last)
 {
-    struct fd_wait *w = self->fd_waits->armed;
-    while (w->fd != fd || w->dir != dir) {
+    struct fd_wait *w = self->fd_waits == NULL ? NULL : self->fd_waits->armed;
+    while (w != NULL && (w->fd != fd || w->dir != dir)) {
         w = w->next;
+    }
+    if (w == NULL) {
+        return WAITING;
     }
     enum wait_state state = call_off(w, last);
     wait_put(self->fd_waits, w);

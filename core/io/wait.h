@@ -58,8 +58,8 @@ int tp_fd_wait(struct tp_actor *self, int fd, enum tp_fd_dir dir,
  * armed; errors as above. */
 int tp_fd_arm(struct tp_actor *self, int fd, enum tp_fd_dir dir);
 
-/* Takes the arm back; leaves nothing behind. True: it had fired, or the fd was
- * closed. */
+/* Takes the arm back, if there is one; leaves nothing behind. True: it had
+ * fired, or the fd was closed. */
 bool tp_fd_disarm(struct tp_actor *self, int fd, enum tp_fd_dir dir);
 
 /*

@@ -905,6 +905,39 @@ mail_from_outside(struct tp_actor *self, void *unused)
 
 TEST_BOTH(mail_from_outside_wakes_who_polls, mail_from_outside)
 
+static bool
+is_driver_fd(int fd)
+{
+    char path[32], name[64] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, name, sizeof name - 1) > 0 &&
+           (strcmp(name, "anon_inode:[eventpoll]") == 0 ||
+            strcmp(name, "anon_inode:[eventfd]") == 0);
+}
+
+static void
+fds_of_the_driver(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    int p[2], met = 0;
+    (void)unused;
+    make_pipe(p);
+    start_waiter(self, &w, p[0], TP_FD_READ);
+    for (int fd = 0; fd < 1000; fd++) {
+        if (is_driver_fd(fd)) {
+            CHECK_EQ(tp_fd_wait(self, fd, TP_FD_READ, TP_NEVER), TROUPE_EINVAL);
+            CHECK_EQ(errno, EBADF);
+            met++;
+        }
+    }
+    CHECK_EQ(met, 2);
+    put_byte(p[1]);
+    end_of_waiter(self, &w, 0);
+    close_both(p);
+}
+
+TEST_ON_ALL(the_fds_of_the_driver_are_nobodys_business, fds_of_the_driver)
+
 /* --- two steps --- */
 
 static void
@@ -928,6 +961,7 @@ two_steps(struct tp_actor *self, void *unused)
         CHECK_EQ(waits(), 0);
         tp_check(has_byte(first ? p[0] : q[0]));
     }
+    tp_check(!tp_fd_disarm(self, q[0], TP_FD_READ)); /* is not armed */
     CHECK_EQ(tp_fd_arm(self, p[0], TP_FD_READ), 0);
     tp_fd_close(p[0]);
     CHECK_EQ(tp_actor_park(self, patience()), 0);
@@ -1257,6 +1291,7 @@ main(void)
         cmocka_unit_test(a_loop_without_checkpoints_does_not_hold_up_events),
         cmocka_unit_test(timers_go_off_while_an_fd_is_waited_for),
         cmocka_unit_test(mail_from_outside_wakes_who_polls),
+        cmocka_unit_test(the_fds_of_the_driver_are_nobodys_business),
         cmocka_unit_test(an_actor_waits_for_several_fds_at_once),
         cmocka_unit_test(what_is_armed_at_an_end_is_released),
         cmocka_unit_test(a_run_goes_on_while_an_actor_waits_for_an_fd),
