@@ -17,7 +17,7 @@
 #include <sys/prctl.h>
 
 /* A tick is a slice, but while a worker sleeps no longer than this, so that
- * what waits in a wake slot is passed on after a millisecond at the latest. */
+ * what waits is passed on after a millisecond at the latest. */
 #define TICK_SHORT_NS 500000ull
 #define TICK_MIN_NS   50000ull
 /* Ticks in a row without a worker awake before it goes to sleep: a process
@@ -36,6 +36,8 @@ _Atomic bool tp_monitor_asleep;
 struct view {
     uint32_t slice;
     struct tp_slot *wake_slot;
+    uint32_t taken;    /* so many it had taken from queues, */
+    uint32_t queued;   /* and so many were left in its own */
     uint64_t since_ns; /* the slice was first seen then */
     uint64_t next_ns;  /* it is asked to yield again then */
 };
@@ -44,7 +46,10 @@ static struct {
     pthread_t thread;
     struct tp_parker parker;
     _Atomic bool stop;
-    uint64_t soon_ns; /* the earliest next_ns of those who shall yield */
+    uint64_t queues_ns;     /* the queues are looked at again then */
+    uint32_t shared_taken;  /* as in struct view, of all workers */
+    uint32_t shared_queued; /* in the queue that belongs to none */
+    uint64_t soon_ns;       /* the earliest next_ns of those who shall yield */
     struct view views[TP_WORKERS_MAX];
 } mon;
 
@@ -153,6 +158,55 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
     v->wake_slot = s;
 }
 
+static void
+wake_one(void)
+{
+    int i = tp_idle_claim(&tp_sched.idle, -1);
+    if (i >= 0) {
+        tp_parker_unpark(&tp_sched.workers[i].parker);
+    }
+}
+
+/*
+ * Of what was queued at the last tick something waits still, if fewer were
+ * taken since. Queues are first in, first out; a thief's share is not counted,
+ * which may wake one too many.
+ */
+static bool
+has_waited(uint32_t *taken, uint32_t *queued, uint32_t taken_now, size_t len)
+{
+    bool waited = *queued > taken_now - *taken && len > 0;
+    *taken = taken_now;
+    *queued = len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;
+    return waited;
+}
+
+/* Surplus work gets one sleeper a tick; the chain rule goes on from there. */
+static void
+look_at_queues(uint64_t now_ns)
+{
+    uint32_t all = 0;
+    bool waited = false;
+    if (now_ns < mon.queues_ns) {
+        return; /* a look in between, at somebody's slice */
+    }
+    mon.queues_ns = now_ns + TICK_SHORT_NS;
+    for (unsigned i = 0; i < tp_sched.count; i++) {
+        struct view *v = &mon.views[i];
+        /* relaxed: a sample. */
+        uint32_t taken = atomic_load_explicit(&tp_sched.workers[i].taken,
+                                              memory_order_relaxed);
+        all += taken;
+        waited |= has_waited(&v->taken, &v->queued, taken,
+                             tp_runq_len(tp_sched.runq, i));
+    }
+    waited |= has_waited(&mon.shared_taken, &mon.shared_queued, all,
+                         tp_runq_len(tp_sched.runq, TP_RUNQ_SHARED));
+    if (waited) {
+        wake_one();
+    }
+}
+
 /* A deadline has passed, no sleeper keeps the time, yet one sleeps. */
 static void
 look_at_timers(uint64_t now_ns)
@@ -160,10 +214,7 @@ look_at_timers(uint64_t now_ns)
     /* relaxed: a sample. */
     if (tp_timers_earliest() <= now_ns &&
         atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) < 0) {
-        int i = tp_idle_claim(&tp_sched.idle, -1);
-        if (i >= 0) {
-            tp_parker_unpark(&tp_sched.workers[i].parker);
-        }
+        wake_one();
     }
 }
 
@@ -212,6 +263,7 @@ monitor_main(void *unused)
         for (unsigned i = 0; i < tp_sched.count; i++) {
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
+        look_at_queues(now);
         look_at_timers(now);
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
