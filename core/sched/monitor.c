@@ -1,7 +1,10 @@
 /*
  * monitor.c - the thread that looks at the workers from outside.
  *
+ * Idea:     it makes long slices end, wakes sleepers for work and timers that
+ *           wait, and gives free memory back when there is time for that.
  * Threads:  its state is its own; it reads the workers' atomics.
+ * Locks:    TP_RANK_SLAB, inside tp_slab_trim.
  * Ordering: MON-1, WS-1, STOP-4.
  * Tests:    spec/unit/worker_test.c
  */
@@ -9,6 +12,7 @@
 #include "sched/monitor.h"
 
 #include "ctx/preempt.h"
+#include "mem/slab.h"
 #include "sched/timer.h"
 #include "sched/worker.h"
 
@@ -23,6 +27,10 @@
 /* Ticks in a row without a worker awake before it goes to sleep: a process
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
+
+/* Free memory goes back to the kernel when nothing runs, or when there was not
+ * more of it for so long. */
+#define TRIM_AFTER_NS 1000000000ull
 
 /* Code that is mostly C (strings, the collector) is met in Lua code one time
  * in thirty: who shall yield is asked again soon, for a while; then later and
@@ -46,6 +54,8 @@ static struct {
     pthread_t thread;
     struct tp_parker parker;
     _Atomic bool stop;
+    uint64_t memory_ns;     /* free memory has grown last then, */
+    size_t memory;          /* to so many chunks */
     uint64_t queues_ns;     /* the queues are looked at again then */
     uint32_t shared_taken;  /* as in struct view, of all workers */
     uint32_t shared_queued; /* in the queue that belongs to none */
@@ -218,6 +228,18 @@ look_at_timers(uint64_t now_ns)
     }
 }
 
+static void
+look_at_memory(uint64_t now_ns)
+{
+    size_t excess = tp_slab_excess();
+    if (excess > mon.memory) {
+        mon.memory_ns = now_ns;
+    } else if (excess != 0 && now_ns - mon.memory_ns > TRIM_AFTER_NS) {
+        tp_slab_trim();
+    }
+    mon.memory = excess;
+}
+
 static uint64_t
 tick_ns(void)
 {
@@ -254,8 +276,10 @@ monitor_main(void *unused)
     while (!atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
         quiet = tp_sched_all_sleep() ? quiet + 1 : 0;
         if (quiet > LINGER_TICKS) {
-            sleep_until_poked();
-            quiet = 0;
+            if (!tp_slab_trim()) {
+                sleep_until_poked();
+                quiet = 0;
+            }
             continue;
         }
         uint64_t now = tp_now_ns();
@@ -265,6 +289,7 @@ monitor_main(void *unused)
         }
         look_at_queues(now);
         look_at_timers(now);
+        look_at_memory(now);
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
     return NULL;
