@@ -11,7 +11,7 @@
 -- the median of the rounds, and of that the better one of one and two schedulers.
 -- ECHO_SECONDS and ECHO_ROUNDS in the environment change 2 and 3.
 
-local servers = dofile "spec/bench/servers.lua"
+local servers = dofile "spec/servers.lua"
 
 local SECONDS = tonumber(os.getenv "ECHO_SECONDS") or 2
 local ROUNDS = tonumber(os.getenv "ECHO_ROUNDS") or 3

@@ -8,7 +8,7 @@
 -- Each has had one echo before, and one after, which proves that it is alive.
 -- Server and generator need a limit of so many file descriptors (ulimit -n).
 
-local servers = dofile "spec/bench/servers.lua"
+local servers = dofile "spec/servers.lua"
 
 local COUNT = tonumber(arg[1]) or 10000
 local SCHEDULERS, SETTLE, QUIET, PATIENCE = 2, 1, 5, 60

@@ -7,7 +7,7 @@
 -- CHURN_SECONDS and CHURN_CONNECTIONS in the environment change 3 and 300; the
 -- long run has 30 and 1000.
 
-local servers = dofile "spec/bench/servers.lua"
+local servers = dofile "spec/servers.lua"
 
 local SECONDS = tonumber(os.getenv "CHURN_SECONDS") or 3
 local CONNECTIONS = tonumber(os.getenv "CHURN_CONNECTIONS") or 300

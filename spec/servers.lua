@@ -1,6 +1,6 @@
 --- Servers in processes of their own, the load generator on them, and what
--- /proc says about them. For plain luajit; used by bench_echo,
--- bench_idle_connections and spec/load/churn_stress.lua.
+-- /proc says about them. For plain luajit: benchmarks, stress tests, specs of
+-- examples that serve.
 
 local ffi = require "ffi"
 
@@ -59,11 +59,11 @@ local function start(command)
   return self
 end
 
---- Starts a server that prints its port.
+--- Starts a server that prints its port, last in its first line.
 function servers.start(command)
   local self = start(command)
   local came = servers.wait(PATIENCE, function()
-    self.port = tonumber(read_file(self.out):match "^(%d+)\n")
+    self.port = tonumber(read_file(self.out):match "^[^\n]-(%d+)\n")
     return self.port
   end)
   if not came then
@@ -88,6 +88,12 @@ end
 function servers.with(command, fn)
   local server = servers.start(command)
   return finally(server, fn, server)
+end
+
+--- Whether the load generator was built: it needs libuv.
+function servers.has_load()
+  local file = io.open(servers.load)
+  return file ~= nil and file:close()
 end
 
 --- The command of the echo server on Troupe.
