@@ -322,5 +322,7 @@ serve(const struct options *o)
     uv_timer_start(&timer, on_end_of_time, (uint64_t)(o->duration * 1000), 0);
     watch_stdin(loop, &poll);
     uv_run(loop, UV_RUN_DEFAULT);
+    uv_close(&listener.handle, NULL); /* takes away the unix socket */
+    uv_run(loop, UV_RUN_NOWAIT);
     return 0;
 }
