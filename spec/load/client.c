@@ -72,12 +72,12 @@ struct slot {
     uint64_t limit; /* see above; of all lives, as the next three */
     uint64_t asked;
     uint64_t answered;
-    uint64_t born;     /* asked when this life began */
-    uint64_t handed;   /* bytes of this life given to libuv */
-    uint64_t received; /* bytes of this life */
-    uint64_t progress; /* when something last happened, ns */
-    uint64_t *started; /* when request i began, at i % pipeline */
-    struct http_reply reply;
+    uint64_t born;            /* asked when this life began */
+    uint64_t handed;          /* bytes of this life given to libuv */
+    uint64_t received;        /* bytes of this life */
+    uint64_t progress;        /* when something last happened, ns */
+    uint64_t *started;        /* when request i began, at i % pipeline */
+    struct http_reply *reply; /* http */
 };
 
 struct run {
@@ -423,10 +423,10 @@ take_echo(struct slot *s, const char *bytes, size_t n)
 static void
 take_response(struct slot *s, uint64_t now)
 {
-    if (s->reply.status >= 400)
+    if (s->reply->status >= 400)
         count_error(s->run, LOAD_STATUS, 1);
-    s->renew = s->reply.close;
-    http_init(&s->reply);
+    s->renew = s->reply->close;
+    http_init(s->reply);
     take_answer(s, now);
 }
 
@@ -441,7 +441,7 @@ take_http(struct slot *s, const char *bytes, size_t n)
             fail(s, LOAD_EXTRA);
             return;
         }
-        enum http_result result = http_feed(&s->reply, bytes, n, &used);
+        enum http_result result = http_feed(s->reply, bytes, n, &used);
         if (result == HTTP_BAD) {
             fail(s, LOAD_MALFORMED);
             return;
@@ -502,7 +502,8 @@ start_life(struct slot *s)
     s->handed = s->received = 0;
     if (run->o->mode == MODE_CHURN)
         s->limit = s->asked + run->o->requests;
-    http_init(&s->reply);
+    if (run->o->mode == MODE_HTTP)
+        http_init(s->reply);
     run->result->opened++;
 }
 
@@ -814,7 +815,10 @@ create_slots(struct run *run)
         if (run->o->mode == MODE_IDLE && run->size > 0)
             s->limit = 1;
         s->started = calloc(run->o->pipeline, sizeof *s->started);
-        if (s->started == NULL)
+        if (run->o->mode == MODE_HTTP)
+            s->reply = malloc(sizeof *s->reply);
+        if (s->started == NULL ||
+            (s->reply == NULL && run->o->mode == MODE_HTTP))
             return -1;
     }
     run->waiting = n;
@@ -836,8 +840,10 @@ start_timers(struct run *run)
 static void
 free_run(struct run *run)
 {
-    for (unsigned i = 0; run->slots != NULL && i < run->o->connections; i++)
+    for (unsigned i = 0; run->slots != NULL && i < run->o->connections; i++) {
+        free(run->slots[i].reply);
         free(run->slots[i].started);
+    }
     free(run->slots);
     tape_free(&run->tape);
     if (run->clock_fd >= 0)
