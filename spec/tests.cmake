@@ -262,7 +262,7 @@ if(LIBUV_FOUND)
   target_link_libraries(troupe_load PRIVATE tp_flags PkgConfig::LIBUV m)
   set_target_properties(troupe_load PROPERTIES
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/load)
-  tp_script(troupe_load LABELS core COMMAND spec/load/load_test.sh
+  tp_script(troupe_load TIMEOUT 240 LABELS core COMMAND spec/load/load_test.sh
     ENV ${sanitizer_env} TROUPE_LOAD=${CMAKE_BINARY_DIR}/load/troupe_load)
 endif()
 

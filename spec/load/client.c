@@ -112,7 +112,7 @@ static void open_slots(struct run *run);
 static void begin_if_ready(struct run *run);
 static void drain(struct run *run);
 static void on_duration(uv_timer_t *timer);
-static void pump(struct slot *s);
+static void pump(struct slot *s, uint64_t now);
 
 static uint64_t
 to_ns(double seconds)
@@ -304,7 +304,7 @@ on_written(uv_write_t *request, int status)
     if (status < 0)
         fail(s, LOAD_RESET);
     else
-        pump(s);
+        pump(s, s->progress);
 }
 
 /* At once what the socket takes, the rest by libuv; one rest at a time. */
@@ -368,12 +368,11 @@ ask(struct slot *s, uint64_t now)
 
 /* Asks for what may be asked for, or ends the connection. */
 static void
-pump(struct slot *s)
+pump(struct slot *s, uint64_t now)
 {
     struct run *run = s->run;
     if (!run->begun || s->state != OPEN)
         return;
-    uint64_t now = uv_hrtime();
     while (!s->renew && may_ask(s))
         ask(s, now);
     hand_over(s);
@@ -402,13 +401,12 @@ take_answer(struct slot *s, uint64_t now)
 }
 
 static void
-take_echo(struct slot *s, const char *bytes, size_t n)
+take_echo(struct slot *s, const char *bytes, size_t n, uint64_t now)
 {
     struct run *run = s->run;
     uint64_t due_bytes = s->handed - s->received;
     size_t good = n <= due_bytes ? n : (size_t)due_bytes;
     size_t same = tape_match(&run->tape, s->received, bytes, good);
-    uint64_t now = uv_hrtime();
     s->received += same;
     run->result->verified += same;
     while (s->answered < s->asked &&
@@ -431,9 +429,8 @@ take_response(struct slot *s, uint64_t now)
 }
 
 static void
-take_http(struct slot *s, const char *bytes, size_t n)
+take_http(struct slot *s, const char *bytes, size_t n, uint64_t now)
 {
-    uint64_t now = uv_hrtime();
     s->received += n;
     while (n > 0) {
         size_t used;
@@ -481,13 +478,14 @@ on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         take_end(s, n);
         return;
     }
+    uint64_t now = uv_hrtime();
     s->run->result->received += (uint64_t)n;
-    s->progress = uv_hrtime();
+    s->progress = now;
     if (s->run->o->mode == MODE_HTTP)
-        take_http(s, buf->base, (size_t)n);
+        take_http(s, buf->base, (size_t)n, now);
     else
-        take_echo(s, buf->base, (size_t)n);
-    pump(s);
+        take_echo(s, buf->base, (size_t)n, now);
+    pump(s, now);
 }
 
 /* -- The beginning of a connection ------------------------------------------ */
@@ -525,7 +523,7 @@ on_connected(uv_connect_t *request, int status)
     if (!run->begun)
         begin_if_ready(run);
     else
-        pump(s);
+        pump(s, uv_hrtime());
     if (run->o->mode == MODE_IDLE && run->size == 0)
         settle(run);
 }
@@ -616,7 +614,7 @@ static void
 pump_all(struct run *run)
 {
     for (unsigned i = 0; i < run->o->connections; i++)
-        pump(&run->slots[i]);
+        pump(&run->slots[i], uv_hrtime());
 }
 
 /* No new requests, but those that are due. */
@@ -707,7 +705,7 @@ set_clock(struct run *run)
 }
 
 static void
-schedule(struct run *run, struct slot *s)
+schedule(struct run *run, struct slot *s, uint64_t now)
 {
     run->scheduled++;
     if (s->state == GONE) {
@@ -715,7 +713,7 @@ schedule(struct run *run, struct slot *s)
         return;
     }
     s->limit++;
-    pump(s);
+    pump(s, now);
 }
 
 static void
@@ -732,7 +730,7 @@ on_clock(uv_poll_t *poll, int status, int events)
         struct slot *s = &run->slots[run->scheduled % n];
         if (due(run, run->scheduled / n, s) > now)
             break;
-        schedule(run, s);
+        schedule(run, s, now);
     }
     if (run->scheduled < run->planned)
         set_clock(run);
