@@ -236,6 +236,7 @@ tp_test(driver_test TIMEOUT 60)
 tp_test(driver_stress TIMEOUT 120 LABELS stress)
 tp_test(preempt_test)
 tp_test(fault_test)
+tp_test(load_test SOURCES spec/load/histogram.c spec/load/http.c spec/load/tape.c)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
 tp_runq_model(runq_model)
@@ -250,6 +251,22 @@ endif()
 
 find_program(LUAJIT_PROGRAM luajit REQUIRED)
 find_program(BUSTED busted REQUIRED)
+
+# ---------------------------------------------------------- load generator --
+
+# A program of its own, which shares nothing with ours but flags.
+pkg_check_modules(LIBUV IMPORTED_TARGET libuv)
+if(LIBUV_FOUND)
+  set(load_files
+    main.c options.c client.c serve.c histogram.c http.c tape.c)
+  list(TRANSFORM load_files PREPEND ${PROJECT_SOURCE_DIR}/spec/load/)
+  add_executable(troupe_load ${load_files})
+  target_link_libraries(troupe_load PRIVATE tp_flags PkgConfig::LIBUV m)
+  set_target_properties(troupe_load PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/load)
+  tp_script(troupe_load TIMEOUT 240 LABELS core COMMAND spec/load/load_test.sh
+    ENV ${sanitizer_env} TROUPE_LOAD=${CMAKE_BINARY_DIR}/load/troupe_load)
+endif()
 
 # ---------------------------------------------------------- bindings units --
 
