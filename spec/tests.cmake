@@ -277,6 +277,15 @@ tp_test(arena_lua_test LUA TIMEOUT 60)
 tp_test(service_test LUA)
 tp_test(codec_test LUA TIMEOUT 180)
 
+if(TARGET troupe)
+  # The command, so that sanitizer builds run it too.
+  foreach(schedulers 2 4)
+    tp_script(kills_${schedulers} TIMEOUT 240 LABELS bindings stress ENV ${sanitizer_env}
+      COMMAND troupe run --schedulers ${schedulers} --slice-ms 0.1
+      spec/stress/kills.lua 100)
+  endforeach()
+endif()
+
 # --------------------------------------------------------------- Lua specs --
 
 tp_spec(spec/lua/codec_spec.lua)
