@@ -32,6 +32,9 @@
  * more of it for so long. */
 #define TRIM_AFTER_NS 1000000000ull
 
+/* After so many times 10 us somebody shall poll. */
+#define POLL_LATE 25
+
 /* Code that is mostly C (strings, the collector) is met in Lua code one time
  * in thirty: who shall yield is asked again soon, for a while; then later and
  * later, so that one long C call is not showered with signals. */
@@ -71,7 +74,7 @@ static struct {
 static void
 pass_on(struct tp_worker *w)
 {
-    int i = tp_idle_claim(&tp_sched.idle, -1);
+    int i = tp_idle_claim(&tp_sched.idle, 0);
     if (i < 0) {
         return;
     }
@@ -108,7 +111,8 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
         is_doomed(atomic_load_explicit(&w->running, memory_order_relaxed)) ||
         /* relaxed: as above. */
         atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
-        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq);
+        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq) ||
+        tp_sched_poll_is_due(0);
     /* relaxed: as above. */
     int tid = atomic_load_explicit(&w->tid, memory_order_relaxed);
     /* relaxed: as above. */
@@ -171,7 +175,7 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
 static void
 wake_one(void)
 {
-    int i = tp_idle_claim(&tp_sched.idle, -1);
+    int i = tp_idle_claim(&tp_sched.idle, 0);
     if (i >= 0) {
         tp_parker_unpark(&tp_sched.workers[i].parker);
     }
@@ -224,6 +228,15 @@ look_at_timers(uint64_t now_ns)
     /* relaxed: a sample. */
     if (tp_timers_earliest() <= now_ns &&
         atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) < 0) {
+        wake_one();
+    }
+}
+
+/* Nobody polls, yet one sleeps. */
+static void
+look_at_events(void)
+{
+    if (tp_sched_poll_is_due(POLL_LATE)) {
         wake_one();
     }
 }
@@ -289,6 +302,7 @@ monitor_main(void *unused)
         }
         look_at_queues(now);
         look_at_timers(now);
+        look_at_events();
         look_at_memory(now);
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
