@@ -17,6 +17,7 @@
     X(REGISTRY, "names and groups")                                            \
     X(SLOT, "one actor's links, monitors, exit reason and blocked senders")    \
     X(TIMER, "the timer heap")                                                 \
+    X(POOL, "the blocking pool: its queue and its threads")                    \
     X(INJECT, "the run queue that other threads push to")                      \
     X(STRIPE, "one worker's run queue in the striped and mutex backends")      \
     X(FREELIST, "vacant slots")                                                \
