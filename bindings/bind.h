@@ -253,6 +253,8 @@ int tp_l_stats(lua_State *L);
 int tp_l_trap_exit(lua_State *L);
 int tp_l_unlink(lua_State *L);
 int tp_l_unregister(lua_State *L);
+int tp_l_wait_readable(lua_State *L);
+int tp_l_wait_writable(lua_State *L);
 int tp_l_whereis(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);

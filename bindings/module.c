@@ -84,6 +84,8 @@ static const struct lazy_entry troupe_entries[] = {
     {"send_after", tp_l_send_after, false},
     {"send_every", tp_l_send_every, false},
     {"cancel", tp_l_cancel, false},
+    {"wait_readable", tp_l_wait_readable, false},
+    {"wait_writable", tp_l_wait_writable, false},
     {"exit", tp_l_exit, false},
     {"join", tp_l_join, false},
     {"kill", tp_l_kill, false},

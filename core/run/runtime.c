@@ -36,6 +36,7 @@ static struct {
     bool halted;
     int halt_code;
     unsigned interrupts;
+    struct tp_run_hook *hooks;
     /* set at start */
     bool interruptible;
     bool exits_after;
@@ -80,6 +81,36 @@ tp_external_end(void)
         tp_sched_nudge();
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+bool
+tp_external_is_awaited(void)
+{
+    /* relaxed: a hint. */
+    return atomic_load_explicit(&rt.external, memory_order_relaxed) != 0;
+}
+
+void
+tp_run_at_stop(struct tp_run_hook *hook)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    hook->next = rt.hooks;
+    rt.hooks = hook;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+static void
+stop_hooks(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    struct tp_run_hook *hook = rt.hooks;
+    rt.hooks = NULL;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+    while (hook != NULL) {
+        struct tp_run_hook *next = hook->next;
+        hook->stop();
+        hook = next;
+    }
 }
 
 /* -- stop ---------------------------------------------------------------- */
@@ -427,6 +458,9 @@ run_threads(unsigned count)
     tp_sched_short_of(started);
     work(0);
     join_threads(started);
+    if (tp_left_behind() == 0) {
+        stop_hooks();
+    }
     go_down();
 }
 
