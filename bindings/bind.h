@@ -190,6 +190,9 @@ void tp_push_group_event(lua_State *L, const struct tp_msg *m);
 /* Makes the table of troupe.pg. */
 int tp_open_pg(lua_State *L);
 
+/* Makes the table that troupe.fs calls. */
+int tp_open_fs(lua_State *L);
+
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
 /* Seconds at arg to a deadline: nil, none, huge: TP_NEVER; 0 or less: 0, which
@@ -205,6 +208,9 @@ struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);
 
 /* nil and the short name of an error code; returns 2. */
 int tp_push_error(lua_State *L, int code);
+
+/* nil and the short name of an errno; returns 2. */
+int tp_push_errno(lua_State *L, int err);
 
 /* Is this the error by which an unkillable root unwinds to its end? */
 bool tp_is_exit_mark(lua_State *L, int idx);

@@ -111,6 +111,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"whereis", tp_l_whereis, false},
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
+    {"_fs", tp_open_fs, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},

@@ -301,6 +301,7 @@ tp_spec(spec/lua/print_spec.lua)
 tp_spec(spec/lua/command_spec.lua)
 tp_spec(spec/lua/inspect_spec.lua)
 tp_spec(spec/lua/blocking_pool_spec.lua TIMEOUT 120)
+tp_spec(spec/lua/fs_spec.lua)
 tp_spec(spec/regress/2_memory_limit_crash_spec.lua)
 tp_spec(spec/regress/2_finalizer_hot_spec.lua)
 

@@ -100,6 +100,19 @@ local Pid = {}
 ---@field preemptions integer slices cut short
 ---@field queue integer actors that wait to run
 
+---@class troupe.Stat
+---@field type "file"|"directory"|"link"|"fifo"|"socket"|"char"|"block"|"other"
+---@field size integer bytes
+---@field mode integer permission bits
+---@field mtime number seconds since 1970; of the content
+---@field atime number
+---@field ctime number
+---@field uid integer
+---@field gid integer
+---@field dev integer
+---@field ino integer
+---@field nlink integer
+
 ---@class troupe.BlockingStats
 ---@field limit integer threads at most
 ---@field threads integer live ones
