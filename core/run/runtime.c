@@ -31,6 +31,7 @@ static struct {
     bool halted;
     int halt_code;
     unsigned interrupts;
+    struct tp_run_hook *hooks;
     /* set at start */
     bool interruptible;
     /* the run's thread, and reap of the root */
@@ -70,6 +71,29 @@ tp_external_end(void)
         tp_sched_nudge();
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+void
+tp_run_at_stop(struct tp_run_hook *hook)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    hook->next = rt.hooks;
+    rt.hooks = hook;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+static void
+stop_hooks(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    struct tp_run_hook *hook = rt.hooks;
+    rt.hooks = NULL;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+    while (hook != NULL) {
+        struct tp_run_hook *next = hook->next;
+        hook->stop();
+        hook = next;
+    }
 }
 
 /* -- stop ---------------------------------------------------------------- */
@@ -365,6 +389,7 @@ run_threads(unsigned count)
     tp_sched_short_of(started);
     work(0);
     join_threads(started);
+    stop_hooks();
     go_down();
 }
 

@@ -63,4 +63,15 @@ void tp_interrupt(void);
 void tp_external_begin(void);
 void tp_external_end(void);
 
+/* What a layer above must take apart at the end of the run that is active, when
+ * no actor and no scheduler is left; once, the youngest first. Part of some
+ * larger struct, which must last. */
+struct tp_run_hook {
+    struct tp_run_hook *next;
+    void (*stop)(void);
+};
+
+/* From an actor. */
+void tp_run_at_stop(struct tp_run_hook *hook);
+
 #endif

@@ -172,10 +172,12 @@ tp_slot_start(struct tp_slot *s)
     enqueue(s);
 }
 
-bool
-tp_unpark_at(troupe_pid pid, uint32_t epoch)
+/* Ends the wait; *out_queue is the slot if it is the caller's to queue. */
+static bool
+end_wait(troupe_pid pid, uint32_t epoch, struct tp_slot **out_queue)
 {
     struct tp_slot *s = tp_slot_at(pid);
+    *out_queue = NULL;
     if (s == NULL) {
         return false;
     }
@@ -195,11 +197,40 @@ tp_unpark_at(troupe_pid pid, uint32_t epoch)
         if (atomic_compare_exchange_weak_explicit(
                 &s->state, &word, (word & ~TP_STATE_MASK) | to,
                 memory_order_acq_rel, memory_order_relaxed)) {
-            if (st == TP_PARKED) {
-                enqueue(s);
-            }
+            *out_queue = st == TP_PARKED ? s : NULL;
             return true;
         }
+    }
+}
+
+bool
+tp_unpark_at(troupe_pid pid, uint32_t epoch)
+{
+    struct tp_slot *s;
+    bool ended = end_wait(pid, epoch, &s);
+    if (s != NULL) {
+        enqueue(s);
+    }
+    return ended;
+}
+
+void
+tp_unpark_all(const struct tp_wake *wakes, size_t n)
+{
+    struct tp_worker *w = tp_worker_self();
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        struct tp_slot *s;
+        end_wait(wakes[i].pid, wakes[i].epoch, &s);
+        if (s != NULL && w == NULL) {
+            tp_runq_inject(tp_sched.runq, &s->qnode);
+            any = true;
+        } else if (s != NULL) {
+            enqueue(s);
+        }
+    }
+    if (any) {
+        wake_one();
     }
 }
 

@@ -196,6 +196,16 @@ void tp_slot_start(struct tp_slot *s);
 /* Ends wait epoch of pid; false if that wait is over. */
 bool tp_unpark_at(troupe_pid pid, uint32_t epoch);
 
+/* A wait, to be ended. */
+struct tp_wake {
+    troupe_pid pid;
+    uint32_t epoch;
+};
+
+/* Ends n waits. All are runnable before one worker is woken, which wakes the
+ * next. Not from an actor. */
+void tp_unpark_all(const struct tp_wake *wakes, size_t n);
+
 /* Marks pid doomed and makes it runnable; false if it is gone. Caller holds
  * the slot's lock. */
 bool tp_slot_doom(struct tp_slot *s, uint32_t gen);
