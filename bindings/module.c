@@ -62,13 +62,7 @@ static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
 
-struct lazy_entry {
-    const char *name;
-    lua_CFunction function; /* the value, or what makes it */
-    bool make;
-};
-
-static const struct lazy_entry troupe_entries[] = {
+static const struct tp_lazy_entry troupe_entries[] = {
     {"run", l_run, false},
     {"spawn", tp_l_spawn, false},
     {"spawn_opt", tp_l_spawn_opt, false},
@@ -107,6 +101,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"whereis", tp_l_whereis, false},
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
+    {"_net", tp_open_net, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},
@@ -117,7 +112,7 @@ static const struct lazy_entry troupe_entries[] = {
     {NULL, NULL, false},
 };
 
-static const struct lazy_entry pid_entries[] = {
+static const struct tp_lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},     {"alive", tp_l_alive, false},
     {"call", tp_l_call, false},     {"cast", tp_l_cast, false},
     {"exit", tp_l_exit_pid, false}, {"kill", tp_l_kill, false},
@@ -129,7 +124,7 @@ static const struct lazy_entry pid_entries[] = {
 static int
 lazy_index(lua_State *L)
 {
-    const struct lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
+    const struct tp_lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     while (e->name != NULL && strcmp(e->name, key) != 0) {
         e++;
@@ -148,9 +143,8 @@ lazy_index(lua_State *L)
     return 1;
 }
 
-/* Pushes an empty table that fills itself from entries. */
-static void
-push_lazy_table(lua_State *L, const struct lazy_entry *entries)
+void
+tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries)
 {
     lua_createtable(L, 0, 0);
     lua_createtable(L, 0, 1);
@@ -165,7 +159,7 @@ tp_open_pids(lua_State *L)
 {
     lua_pushlightuserdata(L, NULL);
     lua_createtable(L, 0, 3);
-    push_lazy_table(L, pid_entries);
+    tp_push_lazy_table(L, pid_entries);
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, pid_tostring);
     lua_setfield(L, -2, "__tostring");
@@ -183,7 +177,7 @@ tp_open_troupe(lua_State *L)
     lua_getfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     if (lua_isnil(L, -1)) {
         lua_pop(L, 1);
-        push_lazy_table(L, troupe_entries);
+        tp_push_lazy_table(L, troupe_entries);
         lua_pushvalue(L, -1);
         lua_setfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     }
@@ -209,9 +203,8 @@ get_version(lua_State *L)
     return 1;
 }
 
-/* A function of a Lua module, which is required only now. */
-static int
-get_from(lua_State *L, const char *module, const char *name)
+int
+tp_push_from_module(lua_State *L, const char *module, const char *name)
 {
     lua_getglobal(L, "require");
     lua_pushstring(L, module);
@@ -223,19 +216,19 @@ get_from(lua_State *L, const char *module, const char *name)
 static int
 get_task(lua_State *L)
 {
-    return get_from(L, "troupe.task", "task");
+    return tp_push_from_module(L, "troupe.task", "task");
 }
 
 static int
 get_all(lua_State *L)
 {
-    return get_from(L, "troupe.task", "all");
+    return tp_push_from_module(L, "troupe.task", "all");
 }
 
 static int
 get_race(lua_State *L)
 {
-    return get_from(L, "troupe.task", "race");
+    return tp_push_from_module(L, "troupe.task", "race");
 }
 
 /* -- arguments ----------------------------------------------------------- */

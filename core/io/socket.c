@@ -198,8 +198,7 @@ tp_socket_sockname(int fd, struct tp_addr *out)
 static int
 open_socket(const struct tp_addr *a, int type, int *out_fd)
 {
-    *out_fd =
-        socket(tp_addr_family(a), type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    *out_fd = socket(tp_addr_family(a), type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     return *out_fd < 0 ? TROUPE_ESYSTEM : 0;
 }
 
