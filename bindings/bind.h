@@ -78,6 +78,9 @@ void tp_push_reason(lua_State *L, struct tp_reason *reason);
  * becomes its string. Never NULL. */
 struct tp_reason *tp_to_reason(lua_State *L, int idx);
 
+/* Pushes the traceback of L from this level on. */
+void tp_push_traceback(lua_State *L, int level);
+
 /* Message handler: makes {kind=, message=, traceback=, value=} of an error. */
 int tp_error_handler(lua_State *L);
 
@@ -227,6 +230,7 @@ void tp_bindings_init(void);
 /* What Lua calls; see docs/reference. */
 int tp_l_alive(lua_State *L);
 int tp_l_await_down(lua_State *L);
+int tp_l_blocking(lua_State *L);
 int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);
 int tp_l_cast(lua_State *L);
@@ -267,6 +271,12 @@ int tp_l_unregister(lua_State *L);
 int tp_l_whereis(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
+
+/* -- blocking.c ---------------------------------------------------------- */
+
+/* Pushes where the error was raised that tp_l_blocking has just raised again,
+ * or nil. Once. */
+void tp_push_blocking_trace(lua_State *L);
 
 /* -- log.c --------------------------------------------------------------- */
 

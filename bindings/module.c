@@ -9,6 +9,7 @@
 #include "actor/registry.h"
 #include "bind.h"
 #include "run/runtime.h"
+#include "sched/blocking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,6 +73,7 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"receive_match", tp_l_receive_match, false},
     {"sleep", tp_l_sleep, false},
     {"yield", tp_l_yield, false},
+    {"blocking", tp_l_blocking, false},
     {"now", tp_l_now, false},
     {"send_after", tp_l_send_after, false},
     {"send_every", tp_l_send_every, false},
@@ -290,16 +292,18 @@ option_number(lua_State *L, int arg, const char *key, double min, double max)
 static void
 check_keys(lua_State *L, int arg)
 {
-    static const char *const known[] = {"schedulers", "max_actors", "slice"};
+    static const char *const known[] = {"schedulers", "max_actors", "slice",
+                                        "blocking_threads"};
+    const size_t count = sizeof known / sizeof *known;
     lua_pushnil(L);
     while (lua_next(L, arg) != 0) {
         const char *key =
             lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         size_t i = 0;
-        while (i < 3 && strcmp(key, known[i]) != 0) {
+        while (i < count && strcmp(key, known[i]) != 0) {
             i++;
         }
-        if (i == 3) {
+        if (i == count) {
             luaL_error(L, "unknown option '%s'", key);
         }
         lua_pop(L, 1);
@@ -319,6 +323,8 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
     c->max_actors =
         (uint32_t)option_number(L, arg, "max_actors", 1, TP_MAX_ACTORS);
     c->slice_ns = (uint64_t)(option_number(L, arg, "slice", 0.0001, 1) * 1e9);
+    c->blocking_threads = (unsigned)option_number(L, arg, "blocking_threads", 1,
+                                                  TP_BLOCKING_THREADS_MAX);
 }
 
 /* The host's print, io.write and os.exit, while its state is the root's. */

@@ -331,13 +331,32 @@ tp_to_reason(lua_State *L, int idx)
 
 /* Pushes the traceback of L. It is put together on a stack of its own, since
  * L's may have just overflowed. */
-static void
-push_traceback(lua_State *L, int level)
+void
+tp_push_traceback(lua_State *L, int level)
 {
     lua_State *aside = lua_newthread(L);
     luaL_traceback(aside, L, NULL, level);
     lua_xmove(aside, L, 1);
     lua_remove(L, -2);
+}
+
+/* Pushes where the error that is being handled comes from. */
+static void
+push_origin(lua_State *L)
+{
+    lua_Debug ar;
+    if (lua_getstack(L, 1, &ar) && lua_getinfo(L, "f", &ar)) {
+        bool again = lua_tocfunction(L, -1) == tp_l_blocking;
+        lua_pop(L, 1);
+        if (again) {
+            tp_push_blocking_trace(L);
+            if (lua_isstring(L, -1)) {
+                return;
+            }
+            lua_pop(L, 1);
+        }
+    }
+    tp_push_traceback(L, 1);
 }
 
 /* The handler runs where the error was raised, so the traceback is whole. The
@@ -353,7 +372,7 @@ tp_error_handler(lua_State *L)
     lua_setfield(L, 2, "value");
     lua_pushvalue(L, 1);
     to_text(L, text_protected);
-    push_traceback(L, 1);
+    push_origin(L);
     lua_setfield(L, 2, "traceback");
     lua_setfield(L, 2, "message");
     return 1;
@@ -883,8 +902,19 @@ slow_finish(troupe_pid pid)
 }
 
 static void
+left_behind(unsigned actors)
+{
+    char text[80];
+    int n = snprintf(text, sizeof text,
+                     "left behind in calls that block: %u actor%s", actors,
+                     actors == 1 ? "" : "s");
+    tp_log(TP_LOG_WARN, 0, text, (size_t)n, false);
+}
+
+static void
 init_once(void)
 {
+    tp_on_left_behind = left_behind;
     tp_actor_on_slow_finish = slow_finish;
     tp_codec_init(&codec_ops);
     tp_vm_init();

@@ -20,6 +20,7 @@
     X(RESOLVE, "names of hosts, known and asked for")                          \
     X(IO, "one shard of the waits for file descriptors")                       \
     X(TIMER, "the timer heap")                                                 \
+    X(POOL, "the blocking pool: its queue and its threads")                    \
     X(INJECT, "the run queue that other threads push to")                      \
     X(STRIPE, "one worker's run queue in the striped and mutex backends")      \
     X(FREELIST, "vacant slots")                                                \
