@@ -59,6 +59,7 @@ static int l_run(lua_State *L);
 static int get_log(lua_State *L);
 static int get_args(lua_State *L);
 static int get_version(lua_State *L);
+static int get_inbox(lua_State *L);
 static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
@@ -93,6 +94,11 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"reply", tp_l_reply, false},
     {"await_down", tp_l_await_down, false},
     {"sendable", tp_l_sendable, false},
+    {"channel", tp_l_channel, false},
+    {"select", tp_l_select, false},
+    {"inbox", get_inbox, true},
+    {"mutex", tp_l_mutex, false},
+    {"counter", tp_l_counter, false},
     {"task", get_task, true},
     {"all", get_all, true},
     {"race", get_race, true},
@@ -202,6 +208,13 @@ static int
 get_version(lua_State *L)
 {
     lua_pushliteral(L, TROUPE_VERSION);
+    return 1;
+}
+
+static int
+get_inbox(lua_State *L)
+{
+    lua_pushliteral(L, TP_INBOX);
     return 1;
 }
 
