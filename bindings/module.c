@@ -59,17 +59,12 @@ static int l_run(lua_State *L);
 static int get_log(lua_State *L);
 static int get_args(lua_State *L);
 static int get_version(lua_State *L);
+static int get_inbox(lua_State *L);
 static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
 
-struct lazy_entry {
-    const char *name;
-    lua_CFunction function; /* the value, or what makes it */
-    bool make;
-};
-
-static const struct lazy_entry troupe_entries[] = {
+static const struct tp_lazy_entry troupe_entries[] = {
     {"run", l_run, false},
     {"spawn", tp_l_spawn, false},
     {"spawn_opt", tp_l_spawn_opt, false},
@@ -101,6 +96,11 @@ static const struct lazy_entry troupe_entries[] = {
     {"reply", tp_l_reply, false},
     {"await_down", tp_l_await_down, false},
     {"sendable", tp_l_sendable, false},
+    {"channel", tp_l_channel, false},
+    {"select", tp_l_select, false},
+    {"inbox", get_inbox, true},
+    {"mutex", tp_l_mutex, false},
+    {"counter", tp_l_counter, false},
     {"task", get_task, true},
     {"all", get_all, true},
     {"race", get_race, true},
@@ -112,6 +112,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
     {"_fs", tp_open_fs, true},
+    {"_net", tp_open_net, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},
@@ -122,7 +123,7 @@ static const struct lazy_entry troupe_entries[] = {
     {NULL, NULL, false},
 };
 
-static const struct lazy_entry pid_entries[] = {
+static const struct tp_lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},     {"alive", tp_l_alive, false},
     {"call", tp_l_call, false},     {"cast", tp_l_cast, false},
     {"exit", tp_l_exit_pid, false}, {"kill", tp_l_kill, false},
@@ -134,7 +135,7 @@ static const struct lazy_entry pid_entries[] = {
 static int
 lazy_index(lua_State *L)
 {
-    const struct lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
+    const struct tp_lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     while (e->name != NULL && strcmp(e->name, key) != 0) {
         e++;
@@ -153,9 +154,8 @@ lazy_index(lua_State *L)
     return 1;
 }
 
-/* Pushes an empty table that fills itself from entries. */
-static void
-push_lazy_table(lua_State *L, const struct lazy_entry *entries)
+void
+tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries)
 {
     lua_createtable(L, 0, 0);
     lua_createtable(L, 0, 1);
@@ -170,7 +170,7 @@ tp_open_pids(lua_State *L)
 {
     lua_pushlightuserdata(L, NULL);
     lua_createtable(L, 0, 3);
-    push_lazy_table(L, pid_entries);
+    tp_push_lazy_table(L, pid_entries);
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, pid_tostring);
     lua_setfield(L, -2, "__tostring");
@@ -188,7 +188,7 @@ tp_open_troupe(lua_State *L)
     lua_getfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     if (lua_isnil(L, -1)) {
         lua_pop(L, 1);
-        push_lazy_table(L, troupe_entries);
+        tp_push_lazy_table(L, troupe_entries);
         lua_pushvalue(L, -1);
         lua_setfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     }
@@ -214,9 +214,15 @@ get_version(lua_State *L)
     return 1;
 }
 
-/* A function of a Lua module, which is required only now. */
 static int
-get_from(lua_State *L, const char *module, const char *name)
+get_inbox(lua_State *L)
+{
+    lua_pushliteral(L, TP_INBOX);
+    return 1;
+}
+
+int
+tp_push_from_module(lua_State *L, const char *module, const char *name)
 {
     lua_getglobal(L, "require");
     lua_pushstring(L, module);
@@ -228,19 +234,19 @@ get_from(lua_State *L, const char *module, const char *name)
 static int
 get_task(lua_State *L)
 {
-    return get_from(L, "troupe.task", "task");
+    return tp_push_from_module(L, "troupe.task", "task");
 }
 
 static int
 get_all(lua_State *L)
 {
-    return get_from(L, "troupe.task", "all");
+    return tp_push_from_module(L, "troupe.task", "all");
 }
 
 static int
 get_race(lua_State *L)
 {
-    return get_from(L, "troupe.task", "race");
+    return tp_push_from_module(L, "troupe.task", "race");
 }
 
 /* -- arguments ----------------------------------------------------------- */

@@ -343,6 +343,9 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
     tp_set_args(argc + 1, all);
     tp_free(all);
     struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    if (t == NULL && m != NULL) {
+        tp_msg_drop(m);
+    }
     return t == NULL ? TROUPE_ENOMEM : run_root(config, t, out);
 }
 

@@ -15,6 +15,7 @@
 #include "actor/registry.h"
 #include "actor/slice.h"
 #include "bind.h"
+#include "handle.h"
 #include "run/runtime.h"
 
 #include <luajit.h>
@@ -219,6 +220,7 @@ static int
 encode_protected(lua_State *L)
 {
     struct tp_buf *b = lua_touserdata(L, 1);
+    b->handles = TP_HANDLES_SHARED;
     int rc = tp_encode(L, 2, "reason", b);
     if (rc == TROUPE_ENOMEM) {
         return luaL_error(L, "not enough memory");
@@ -245,7 +247,11 @@ encode_reason(lua_State *L)
     if (status != 0) {
         return tp_reason_const(TP_REASON_MEMORY);
     }
-    struct tp_reason *r = sent ? tp_reason_new(b->p, b->len) : NULL;
+    struct tp_reason *r = NULL;
+    if (sent) {
+        r = tp_reason_new(b->p, b->len);
+        tp_take_reason_objects(r);
+    }
     tp_scratch_done();
     return r;
 }
@@ -528,7 +534,7 @@ boot(lua_State *L)
     struct tp_msg *m = t->boot;
     tp_decode(L, m->data, m->size);
     t->boot = NULL;
-    tp_msg_free(m);
+    tp_msg_drop(m);
     bool by_name = lua_type(L, 1) == LUA_TSTRING;
     note_source(t, L, 1);
     if (by_name) {
@@ -801,16 +807,38 @@ lua_main(struct tp_actor *a, void *arg)
 }
 
 static void
-lua_finish(struct tp_actor *a, void *arg)
+drop_messages(struct tp_lua *t)
 {
-    struct tp_lua *t = arg;
-    /* Taken by a frame that is no more: its caller shall learn the reason. */
+    while (t->owned != NULL) {
+        struct tp_msg *m = t->owned;
+        t->owned = m->next;
+        tp_msg_drop(m);
+    }
+    if (t->boot != NULL) {
+        tp_msg_drop(t->boot);
+        t->boot = NULL;
+    }
+}
+
+/* What frames that are no more had in hand. */
+static void
+drop_left(struct tp_actor *a, struct tp_lua *t)
+{
+    /* Taken by such a frame: its caller shall learn the reason. */
     for (struct tp_msg *m = t->owned; m != NULL; m = m->next) {
         if (m->kind == TP_MSG_CALL && m->ref != 0) {
             tp_owed_queued(a, m);
             m->ref = 0;
         }
     }
+    drop_messages(t);
+}
+
+static void
+lua_finish(struct tp_actor *a, void *arg)
+{
+    struct tp_lua *t = arg;
+    drop_left(a, t);
     if (t->L != NULL && !t->borrowed && (t->may_finalize || t->jit_on)) {
         tp_vm_settle(t);
         lua_close(t->L);
@@ -825,6 +853,7 @@ lua_overflowed(struct tp_actor *a, void *arg)
     if (!t->silent) {
         log_bare(a, t, overflow_text);
     }
+    drop_left(a, t);
 }
 
 static void
@@ -848,9 +877,6 @@ tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
 {
     struct tp_lua *t = tp_calloc(1, sizeof *t);
     if (t == NULL) {
-        if (boot_msg != NULL) {
-            tp_msg_drop(boot_msg);
-        }
         return NULL;
     }
     tp_arena_init(&t->arena, 0);
@@ -864,14 +890,7 @@ tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
 void
 tp_lua_free(struct tp_lua *t)
 {
-    while (t->owned != NULL) {
-        struct tp_msg *m = t->owned;
-        t->owned = m->next;
-        tp_msg_drop(m);
-    }
-    if (t->boot != NULL) {
-        tp_msg_drop(t->boot);
-    }
+    drop_messages(t);
     if (t->scratch != NULL) {
         scratch_free(t->scratch);
     }
@@ -885,13 +904,20 @@ tp_lua_free(struct tp_lua *t)
     if (t->env != NULL) {
         tp_env_unref(t->env);
     }
+    if (t->child_env != NULL) {
+        tp_env_unref(t->child_env);
+    }
     tp_arena_fini(&t->arena);
     tp_free(t);
 }
 
 /* -- hooks --------------------------------------------------------------- */
 
-static const struct tp_codec_ops codec_ops = {.is_pid = tp_pid_was_issued};
+static const struct tp_codec_ops codec_ops = {
+    .is_pid = tp_pid_was_issued,
+    .encode_handle = tp_handle_encode,
+    .decode_handle = tp_handle_decode,
+};
 
 static void
 slow_finish(troupe_pid pid)
@@ -917,6 +943,7 @@ init_once(void)
     tp_on_left_behind = left_behind;
     tp_actor_on_slow_finish = slow_finish;
     tp_codec_init(&codec_ops);
+    tp_handles_init();
     tp_vm_init();
 }
 

@@ -402,14 +402,15 @@ release(void)
 static void
 release_handles(struct tp_msg *m)
 {
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0) {
+        tp_user_release(m);
+    }
     if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
         tp_notice_release(m);
     } else if (m->kind == TP_MSG_CALL) {
         tp_call_release(m);
     } else if (m->kind == TP_MSG_TICK) {
         tp_tick_release(m);
-    } else if (tp_user_release != NULL) {
-        tp_user_release(m);
     }
 }
 

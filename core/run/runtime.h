@@ -46,7 +46,7 @@ int tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
 /* Is a runtime active in this process? */
 bool tp_is_running(void);
 
-/* Releases what a message of the bindings names; set before tp_run. */
+/* Releases what a message with TP_MSG_HAS_OBJECTS names; set before tp_run. */
 extern void (*tp_user_release)(struct tp_msg *m);
 
 /* Ends the run in order; the first code given counts. Any thread. */
