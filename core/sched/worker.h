@@ -10,7 +10,9 @@
  *     as much as many slices, and a burst is soon over;
  *   - what has waited in a queue or a wake slot for half a millisecond while a
  *     worker sleeps: the monitor wakes one, after a millisecond at the latest;
- *   - from other threads: injected, and at most one is woken;
+ *   - from other threads, those of the blocking pool too: injected, and at
+ *     most one is woken;
+ *   - one that is in a blocking section: to the pool (sched/blocking.h);
  *   - a worker that was woken, takes work and sees more wakes one sibling
  *     (chain).
  *
@@ -58,6 +60,7 @@ struct tp_worker_stats {
 struct tp_worker {
     /* set at start */
     unsigned index;
+    bool pool; /* a thread of the blocking pool: no scheduler, no queue */
     pthread_t thread;
     struct tp_fiber fiber; /* the scheduler's own context */
 
@@ -78,7 +81,6 @@ struct tp_worker {
     alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
     _Atomic uint32_t slice;    /* counts slices; the monitor compares */
     _Atomic uint32_t taken;    /* so many from queues; as slice */
-    _Atomic bool in_actor;     /* an actor runs on this worker */
     _Atomic bool resched;      /* the monitor asks the actor to yield soon */
     _Atomic bool yield_wanted; /* by the monitor: something waits to run */
     _Atomic bool poked;        /* a signal has met this slice in its code */
@@ -86,6 +88,10 @@ struct tp_worker {
     _Atomic int tid;           /* of its thread; 0: not running */
     _Atomic(struct tp_slot *) running; /* current, for the monitor */
     struct tp_parker parker;
+
+    /* monitor only, of a thread of the pool: whom it presses to end there */
+    uint32_t pressed_slice;
+    uint64_t pressed_ns, press_next_ns;
 };
 
 struct tp_sched_ops {
@@ -143,6 +149,16 @@ void tp_sched_fini(void);
 /* The loop of worker index in the calling thread; returns when stopped. */
 void tp_worker_run(unsigned index);
 
+/* For the threads of the blocking pool: a struct of their own; the calling
+ * thread becomes that worker, or none; it runs s once. */
+void tp_worker_init(struct tp_worker *w, unsigned index);
+void tp_worker_thread_begin(struct tp_worker *w);
+void tp_worker_thread_end(struct tp_worker *w);
+void tp_worker_slice(struct tp_worker *w, struct tp_slot *s);
+
+/* s, QUEUED and in no queue, is for a scheduler. Any thread. */
+void tp_sched_submit(struct tp_slot *s);
+
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
 
@@ -178,7 +194,8 @@ tp_sched_all_sleep(void)
            atomic_load_explicit(&tp_sched.present, memory_order_relaxed);
 }
 
-/* This thread's worker, NULL on others. Never keep it across a switch. */
+/* This thread's worker, which may be one of the blocking pool; NULL on others.
+ * Never keep it across a switch. */
 struct tp_worker *tp_worker_self(void);
 
 /* -- for the running actor ----------------------------------------------- */

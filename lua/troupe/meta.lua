@@ -81,6 +81,7 @@ local Pid = {}
 ---@field monitored_by integer
 ---@field trap_exit boolean
 ---@field in_c boolean the last look met a C call: it can be neither preempted nor killed until that returns
+---@field blocking boolean on a thread of the blocking pool
 ---@field overruns integer slices cut short
 ---@field mailbox? integer messages, of a mailbox with a limit
 ---@field mailbox_limit? integer
@@ -99,6 +100,26 @@ local Pid = {}
 ---@field preemptions integer slices cut short
 ---@field queue integer actors that wait to run
 
+---@class troupe.Stat
+---@field type "file"|"directory"|"link"|"fifo"|"socket"|"char"|"block"|"other"
+---@field size integer bytes
+---@field mode integer permission bits
+---@field mtime number seconds since 1970; of the content
+---@field atime number
+---@field ctime number
+---@field uid integer
+---@field gid integer
+---@field dev integer
+---@field ino integer
+---@field nlink integer
+
+---@class troupe.BlockingStats
+---@field limit integer threads at most
+---@field threads integer live ones
+---@field idle integer of those
+---@field queue integer actors that wait for a thread
+---@field calls integer so far
+
 ---@class troupe.Stats
 ---@field format_version integer
 ---@field preemption "signal"|"hook"
@@ -106,6 +127,7 @@ local Pid = {}
 ---@field slice number seconds
 ---@field actors integer alive
 ---@field schedulers troupe.SchedulerStats[]
+---@field blocking troupe.BlockingStats
 
 ---@class troupe.Exit
 ---@field type "exit"
@@ -153,6 +175,7 @@ function Task:cancel() end
 
 ---@class troupe.RunOpts
 ---@field schedulers? integer 1 to 64, default: usable CPUs
+---@field blocking_threads? integer 1 to 1024, default 64
 ---@field max_actors? integer 1 to 2^20, the default
 ---@field slice? number seconds, 0.0001 to 1, default 0.002
 
@@ -274,6 +297,15 @@ function troupe.sleep(seconds) end
 --- Let others run.
 ---@async
 function troupe.yield() end
+
+--- Run a function that may block its thread, in this very actor, on a thread of
+--- the blocking pool. Its error is raised here as it is.
+---@async
+---@generic T
+---@param fn fun(...): T...
+---@param ... any passed on, not copied
+---@return T... what fn returned
+function troupe.blocking(fn, ...) end
 
 --- The monotonic clock.
 ---@nodiscard
