@@ -260,6 +260,7 @@ tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
 tp_test(service_test LUA)
+tp_test(handle_stress LUA TIMEOUT 60 LABELS stress)
 tp_test(codec_test LUA TIMEOUT 180)
 
 # --------------------------------------------------------------- Lua specs --
