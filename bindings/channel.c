@@ -35,6 +35,11 @@ encode(lua_State *L, struct tp_actor *a, struct tp_channel **out_ch)
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
     *out_ch = tp_handle_to(L, 1, &tp_handle_tx);
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0 &&
+        tp_names_object(m, *out_ch, &tp_handle_rx)) { /* nobody could take it */
+        tp_msg_unsend(m);
+        luaL_argerror(L, 2, "a receiver cannot be sent into its own channel");
+    }
     return m;
 }
 

@@ -327,6 +327,30 @@ tp_take_objects(struct tp_msg *m)
     }
 }
 
+struct search {
+    const void *object;
+    const struct tp_handle_kind *kind;
+    bool found;
+};
+
+static void
+compare(uint32_t kind, void *payload, size_t n, void *ud)
+{
+    struct search *s = ud;
+    struct payload p;
+    memcpy(&p, payload, n);
+    s->found |= p.object == s->object && kinds[kind] == s->kind;
+}
+
+bool
+tp_names_object(const struct tp_msg *m, const void *object,
+                const struct tp_handle_kind *kind)
+{
+    struct search s = {object, kind, false};
+    tp_each_handle(m->data, m->size, compare, &s);
+    return s.found;
+}
+
 void
 tp_take_reason_objects(struct tp_reason *r)
 {

@@ -54,7 +54,7 @@ static const char script[] =
     "      troupe.send('nobody', m)\n"
     "      troupe.send(to, m)\n"
     "    elseif way == 8 and m.tx then\n"
-    "      m.tx:send({rx = m.rx, mutex = m.mutex}, 0)\n"
+    "      m.tx:send({tx = m.tx, mutex = m.mutex}, 0)\n"
     "    elseif not troupe.send(to, m) then return end\n"
     "  end\n"
     "end\n"
@@ -84,7 +84,7 @@ static const char script[] =
     "    pids[k] = troupe.spawn_opt({name = 'carrier' .. k}, carrier, N,\n"
     "                               random(1e9)) or pids[k]\n"
     "  end\n"
-    "  for i = 1, N do pids[i]:kill() end\n"
+    "  for i = 1, N do pids[i]:kill() troupe.join(pids[i]) end\n"
     "  collectgarbage() collectgarbage()\n"
     /* Nobody is left who could hold a sender. */
     "  for i, rx in ipairs(watched) do\n"
