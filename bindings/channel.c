@@ -35,6 +35,11 @@ encode(lua_State *L, struct tp_actor *a, struct tp_channel **out_ch)
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
     *out_ch = tp_handle_to(L, 1, &tp_handle_tx);
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0 &&
+        tp_names_object(m, *out_ch, &tp_handle_rx)) { /* nobody could take it */
+        tp_msg_unsend(m);
+        luaL_argerror(L, 2, "a receiver cannot be sent into its own channel");
+    }
     return m;
 }
 
@@ -49,8 +54,8 @@ tx_send(lua_State *L)
         deadline = tp_check_deadline(L, 3, "timeout");
     }
     struct tp_msg *m = encode(L, a, &ch);
-    int rc = ch == NULL ? TROUPE_ECLOSED
-                        : tp_channel_send_dl(a, ch, m, deadline);
+    int rc =
+        ch == NULL ? TROUPE_ECLOSED : tp_channel_send_dl(a, ch, m, deadline);
     if (TP_UNLIKELY(rc != 0)) {
         tp_msg_unsend(m);
     }
@@ -103,11 +108,11 @@ rx_recv(lua_State *L)
     if (lua_gettop(L) > 1) {
         deadline = tp_check_deadline(L, 2, "timeout");
     }
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     for (;;) {
         struct tp_channel *ch = check_rx(L, a);
         struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return tp_deliver_value(L, tp_lua_of(a), m);
         }
         tp_lua_tier_up(L, a);
@@ -124,10 +129,10 @@ static int
 rx_try_recv(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     struct tp_channel *ch = check_rx(L, a);
     bool ended = ch == NULL || tp_channel_is_ended(ch);
     struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
-    tp_actor_checkpoint();
     if (m != NULL) {
         return tp_deliver_value(L, tp_lua_of(a), m);
     }
@@ -148,8 +153,8 @@ find(lua_State *L, struct tp_channel **ch, struct tp_msg ***link)
     while (**link != NULL) {
         struct tp_msg *m = **link;
         tp_push_peeked(L, m);
-        bool fits = tp_handle_to(L, 1, &tp_handle_rx) == *ch &&
-                    tp_matches(L, 2, m);
+        bool fits =
+            tp_handle_to(L, 1, &tp_handle_rx) == *ch && tp_matches(L, 2, m);
         if (tp_handle_to(L, 1, &tp_handle_rx) != *ch) {
             *ch = NULL;
             return NULL;
@@ -247,23 +252,23 @@ static const luaL_Reg tx_methods[] = {{"send", tx_send},
                                       {"close", tx_close},
                                       {NULL, NULL}};
 
-static const luaL_Reg rx_methods[] = {
-    {"recv", rx_recv},   {"try_recv", rx_try_recv}, {"recv_match", tp_l_recv_match},
-    {"close", rx_close}, {NULL, NULL}};
+static const luaL_Reg rx_methods[] = {{"recv", rx_recv},
+                                      {"try_recv", rx_try_recv},
+                                      {"recv_match", tp_l_recv_match},
+                                      {"close", rx_close},
+                                      {NULL, NULL}};
 
-const struct tp_handle_kind tp_handle_tx = {
-    .name = "troupe.channel.tx",
-    TP_HANDLE_TEXTS("channel sender"),
-    .ref = tx_ref,
-    .unref = tx_unref,
-    .methods = tx_methods};
+const struct tp_handle_kind tp_handle_tx = {.name = "troupe.channel.tx",
+                                            TP_HANDLE_TEXTS("channel sender"),
+                                            .ref = tx_ref,
+                                            .unref = tx_unref,
+                                            .methods = tx_methods};
 
-const struct tp_handle_kind tp_handle_rx = {
-    .name = "troupe.channel.rx",
-    TP_HANDLE_TEXTS("channel receiver"),
-    .unref = rx_unref,
-    .methods = rx_methods,
-    .len = rx_len};
+const struct tp_handle_kind tp_handle_rx = {.name = "troupe.channel.rx",
+                                            TP_HANDLE_TEXTS("channel receiver"),
+                                            .unref = rx_unref,
+                                            .methods = rx_methods,
+                                            .len = rx_len};
 
 /* channel([capacity]) -> tx, rx; or nil, "nomem" */
 int

@@ -4,7 +4,7 @@
  * Memory: a holder is the actor's, on its list of resources. The userdata names
  *         it only while that very actor runs and has not come to its end: the
  *         state of troupe.run's caller outlives its actor.
- * Tests:  spec/lua/channel_spec.lua, spec/lua/handle_spec.lua
+ * Tests:  spec/lua/channel_spec.lua, spec/unit/handle_stress.c
  */
 #include "handle.h"
 
@@ -255,8 +255,7 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
         kind++;
     }
     struct payload p = {o->object, o};
-    return tp_buf_put(out, &kind, sizeof kind) &&
-                   tp_buf_put(out, &p, sizeof p)
+    return tp_buf_put(out, &kind, sizeof kind) && tp_buf_put(out, &p, sizeof p)
                ? NULL
                : h->kind->what;
 }
@@ -326,6 +325,30 @@ tp_take_objects(struct tp_msg *m)
     if (tp_each_handle(m->data, m->size, take, NULL) != 0) {
         m->flags |= TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
     }
+}
+
+struct search {
+    const void *object;
+    const struct tp_handle_kind *kind;
+    bool found;
+};
+
+static void
+compare(uint32_t kind, void *payload, size_t n, void *ud)
+{
+    struct search *s = ud;
+    struct payload p;
+    memcpy(&p, payload, n);
+    s->found |= p.object == s->object && kinds[kind] == s->kind;
+}
+
+bool
+tp_names_object(const struct tp_msg *m, const void *object,
+                const struct tp_handle_kind *kind)
+{
+    struct search s = {object, kind, false};
+    tp_each_handle(m->data, m->size, compare, &s);
+    return s.found;
 }
 
 void
