@@ -258,6 +258,7 @@ find_program(BUSTED busted REQUIRED)
 
 # ---------------------------------------------------------- bindings units --
 
+tp_bench(bench_fd_echo)
 tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
@@ -273,6 +274,7 @@ tp_spec(spec/lua/errors_spec.lua)
 tp_spec(spec/lua/blocking_spec.lua)
 tp_spec(spec/lua/timer_spec.lua)
 tp_spec(spec/lua/timeout_spec.lua)
+tp_spec(spec/lua/io_spec.lua)
 tp_spec(spec/lua/spawn_spec.lua)
 tp_spec(spec/lua/send_spec.lua)
 tp_spec(spec/lua/receive_spec.lua)
@@ -311,6 +313,7 @@ tp_spec(spec/lua/net_write_spec.lua TIMEOUT 120)
 tp_spec(spec/lua/net_move_spec.lua)
 tp_spec(spec/lua/net_udp_spec.lua)
 tp_spec(spec/lua/blocking_pool_spec.lua TIMEOUT 120)
+tp_spec(spec/lua/fs_spec.lua)
 tp_spec(spec/regress/2_memory_limit_crash_spec.lua)
 tp_spec(spec/regress/2_finalizer_hot_spec.lua)
 
