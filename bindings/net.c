@@ -40,6 +40,7 @@ static int
 push_failure(lua_State *L, int rc)
 {
     switch (rc) {
+    case TROUPE_ELIMIT: /* of what, errno says */
     case TROUPE_ESYSTEM:
         lua_pushnil(L);
         lua_pushstring(L, tp_errno_short(errno));
@@ -666,6 +667,9 @@ net_resolve(lua_State *L)
         lua_pushnil(L);
         lua_pushliteral(L, "unknown_host");
         return 2;
+    }
+    if (rc == TROUPE_ELIMIT) { /* of the pool */
+        return tp_push_error(L, rc);
     }
     if (rc != 0) {
         return push_failure(L, rc);
