@@ -211,17 +211,6 @@ void tp_push_group_event(lua_State *L, const struct tp_msg *m);
 int tp_open_pg(lua_State *L);
 int tp_open_net(lua_State *L);
 
-/* What a table offers; it ends with a NULL name. */
-struct tp_lazy_entry {
-    const char *name;
-    lua_CFunction function; /* the value, or what makes it */
-    bool make;
-};
-
-/* Pushes an empty table that takes from entries what it is asked for, and keeps
- * it. */
-void tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries);
-
 /* Pushes a function of a Lua module, which is required only now. Returns 1. */
 int tp_push_from_module(lua_State *L, const char *module, const char *name);
 

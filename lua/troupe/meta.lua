@@ -114,6 +114,160 @@ local Pid = {}
 ---@field ino integer
 ---@field nlink integer
 
+--- A connection, of `net.connect` or `listener:accept`. Belongs to one actor;
+--- moves with the message that it is in. See docs/reference/net.md.
+---@class troupe.Conn: userdata
+local Conn = {}
+
+--- Parks. A read that fails takes nothing: what is there is the third value,
+--- and stays.
+---@async
+---@param what integer|"line"|"all" bytes; a line without its end; until the end
+---@param timeout? number seconds, for all of it; default: see `set_timeout`
+---@return string? data nil on failure
+---@return troupe.NetErr? err
+---@return string? partial
+function Conn:read(what, timeout) end
+
+--- At least one byte, at most max. Parks.
+---@async
+---@param max? integer
+---@param timeout? number seconds
+---@return string? data
+---@return troupe.NetErr? err
+function Conn:read_some(max, timeout) end
+
+--- What comes before these bytes, which are taken, too. Parks.
+---@async
+---@param bytes string
+---@param timeout? number seconds
+---@return string? data
+---@return troupe.NetErr? err
+---@return string? partial
+function Conn:read_until(bytes, timeout) end
+
+--- All of it, in order. Parks while the other side does not read.
+---@async
+---@param data string|number
+---@param ... string|number
+---@return true? ok
+---@return troupe.NetErr? err
+---@return integer? written bytes
+function Conn:write(data, ...) end
+
+--- The other side reads to the end; reading goes on.
+---@param what "send"
+---@return true? ok
+---@return troupe.NetErr? err
+function Conn:shutdown(what) end
+
+--- Also by who has sent it away. Whoever waits gets nil, "closed".
+---@return boolean open was it
+function Conn:close() end
+
+---@param seconds? number of reads and writes that name none; nil: for ever
+function Conn:set_timeout(seconds) end
+
+---@param n integer bytes, default 65536
+function Conn:set_max_line(n) end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Conn:peername() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Conn:sockname() end
+
+---@param on boolean
+---@return true? ok
+---@return troupe.NetErr? err
+function Conn:nodelay(on) end
+
+---@return integer? fd
+---@return "closed"? err
+function Conn:fd() end
+
+--- Where connections come in, of `net.listen`.
+---@class troupe.Listener: userdata
+local Listener = {}
+
+--- Pauses while there is no descriptor. Parks.
+---@async
+---@param timeout? number seconds
+---@return troupe.Conn? conn
+---@return troupe.NetErr? err
+function Listener:accept(timeout) end
+
+---@return integer? port nil for a path
+function Listener:port() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Listener:sockname() end
+
+---@param seconds? number of an accept that names none; nil: for ever
+function Listener:set_timeout(seconds) end
+
+---@return boolean open was it
+function Listener:close() end
+
+---@return integer? fd
+---@return "closed"? err
+function Listener:fd() end
+
+--- A socket for datagrams, of `net.udp`.
+---@class troupe.Udp: userdata
+local Udp = {}
+
+--- Parks where a name has to be resolved, or the socket's buffer is full.
+---@async
+---@param data string
+---@param host string or the path of a unix socket, without a port
+---@param port? integer
+---@return true? ok
+---@return troupe.NetErr? err
+function Udp:send_to(data, host, port) end
+
+--- Parks.
+---@async
+---@param timeout? number seconds
+---@return string? data
+---@return string host, or path, or err
+---@return integer? port
+function Udp:recv_from(timeout) end
+
+---@return integer? port nil for a path
+function Udp:port() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Udp:sockname() end
+
+---@param seconds? number of calls that name none; nil: for ever
+function Udp:set_timeout(seconds) end
+
+---@return boolean open was it
+function Udp:close() end
+
+---@return integer? fd
+---@return "closed"? err
+function Udp:fd() end
+
+--- Why something with a socket did not succeed; else an errno's name.
+---@alias troupe.NetErr
+---| "closed"
+---| "reset"
+---| "timeout"
+---| "refused"
+---| "address_in_use"
+---| "too_many_files"
+---| "unknown_host"
+---| "line_too_long"
+---| "busy"
+---| "nomem"
+---| string
+
 ---@class troupe.BlockingStats
 ---@field limit integer threads at most
 ---@field threads integer live ones

@@ -139,7 +139,7 @@ describe("a failure to connect or listen", function()
 
   helper.actor("is a timeout where nobody answers", function()
     local listener = assert(net.listen { backlog = 1 })
-    local conns, err = {}, nil
+    local conns, err = {}
     repeat -- the queue is full soon, and the next ones get no answer
       conns[#conns + 1], err = net.connect { port = listener:port(), timeout = 0.05 }
     until err
@@ -239,18 +239,18 @@ describe("listener:accept", function()
     assert.is_false(listener:close())
     fails("closed", listener:accept())
     fails("closed", listener:port())
-    assert.equal("troupe.listener (closed)", tostring(listener))
+    assert.equal("troupe.listener: closed", tostring(listener))
   end)
 end)
 
 describe("a connection", function()
   helper.actor("says what it is", function()
     local client, server, listener = pair()
-    assert.equal(("troupe.conn (fd %d)"):format(client:fd()), tostring(client))
-    assert.equal(("troupe.listener (fd %d)"):format(listener:fd()), tostring(listener))
+    assert.matches("^troupe.conn: 0x", tostring(client))
+    assert.matches("^troupe.listener: 0x", tostring(listener))
     assert.is_true(client:close())
     assert.is_false(client:close())
-    assert.equal("troupe.conn (closed)", tostring(client))
+    assert.equal("troupe.conn: closed", tostring(client))
     for _, method in ipairs { "fd", "peername", "sockname", "read_some" } do
       fails("closed", client[method](client))
     end
@@ -275,8 +275,10 @@ describe("a connection", function()
   end)
 
   helper.actor("is closed when nobody refers to it any more", function()
-    local client, server, listener = pair()
-    server = nil -- luacheck: ignore
+    local client, _, listener = (function()
+      local c, _, l = pair()
+      return c, nil, l
+    end)()
     collectgarbage()
     collectgarbage()
     assert.equal("", client:read("all", helper.DEADLINE))
@@ -285,8 +287,8 @@ describe("a connection", function()
 
   helper.actor("refuses what is no connection", function()
     local client, server, listener = pair()
-    assert.matches("troupe.conn expected", raised(client.read, listener, 1), 1, true)
-    assert.matches("troupe.listener expected", raised(listener.accept, client), 1, true)
+    assert.matches("connection expected", raised(client.read, listener, 1), 1, true)
+    assert.matches("listener expected", raised(listener.accept, client), 1, true)
     assert.matches("connection, listener or udp socket expected", raised(client.close, {}), 1, true)
     assert.matches("connection, listener or udp socket expected", raised(client.close), 1, true)
     close(client, server, listener)
