@@ -182,7 +182,9 @@ core_config(const struct troupe_config *c)
                               .stack_reserve = c->stack_reserve,
                               .stack_guard = c->stack_guard,
                               .slice_ns = c->slice_ns,
-                              .interruptible = c->handle_signals};
+                              .blocking_threads = c->blocking_threads,
+                              .interruptible = c->handle_signals,
+                              .exits_after = c->exits_after};
     return r;
 }
 
@@ -294,6 +296,7 @@ run_root(const struct troupe_config *config, struct tp_lua *t,
         return TROUPE_ESYSTEM;
     }
     int rc = tp_run(&core, NULL, &tp_lua_class, t, &reason);
+    out->left_behind = rc == 0 ? tp_left_behind() : 0;
     tp_log_flush();
     if (config->handle_signals) {
         out->signal = signals_end(&signals);
@@ -340,6 +343,9 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
     tp_set_args(argc + 1, all);
     tp_free(all);
     struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    if (t == NULL && m != NULL) {
+        tp_msg_drop(m);
+    }
     return t == NULL ? TROUPE_ENOMEM : run_root(config, t, out);
 }
 

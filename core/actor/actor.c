@@ -10,6 +10,7 @@
 #include "actor/link.h"
 #include "actor/mailbox.h"
 #include "actor/registry.h"
+#include "sched/blocking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -445,6 +446,27 @@ tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns)
         }
     }
     return 0;
+}
+
+int
+tp_blocking_begin(struct tp_actor *self)
+{
+    if (self->finishing) {
+        return TROUPE_EINVAL;
+    }
+    if (told_to_end(self)) {
+        return TROUPE_EKILLED;
+    }
+    note_low_water(self);
+    return tp_blocking_enter(self->slot);
+}
+
+int
+tp_blocking_end(struct tp_actor *self)
+{
+    note_low_water(self);
+    tp_blocking_leave(self->slot);
+    return told_to_end(self) ? TROUPE_EKILLED : 0;
 }
 
 void

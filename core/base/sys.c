@@ -10,10 +10,15 @@
 #include "base/check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -202,10 +207,89 @@ tp_futex_wake(_Atomic uint32_t *word, int count)
             0);
 }
 
+static void
+block_signals(sigset_t *old)
+{
+    static const int open[] = {SIGURG,  SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+                               SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        sigdelset(&set, open[i]);
+    }
+    pthread_sigmask(SIG_SETMASK, &set, old);
+}
+
 int
 tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg)
 {
-    return fault_now() ? EAGAIN : pthread_create(out_thread, NULL, main, arg);
+    sigset_t old;
+    if (fault_now()) {
+        return EAGAIN;
+    }
+    block_signals(&old); /* the new thread takes over what its creator has */
+    int rc = pthread_create(out_thread, NULL, main, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+int
+tp_epoll_create(void)
+{
+    return fault_now() ? -1 : epoll_create1(EPOLL_CLOEXEC);
+}
+
+int
+tp_epoll_ctl(int epoll_fd, int op, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event e = {.events = events, .data.u64 = data};
+    if (op != EPOLL_CTL_DEL && fault_now()) {
+        return -1;
+    }
+    return epoll_ctl(epoll_fd, op, fd, &e);
+}
+
+/* Rounded up, so that nobody wakes too early and asks again. */
+static int
+ms_until(uint64_t deadline_ns)
+{
+    uint64_t now = tp_now_ns();
+    if (deadline_ns <= now) {
+        return 0;
+    }
+    uint64_t ms = (deadline_ns - now + 999999) / 1000000;
+    return ms > INT_MAX ? INT_MAX : (int)ms;
+}
+
+int
+tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
+              uint64_t deadline_ns)
+{
+    int ms = deadline_ns == UINT64_MAX ? -1
+             : deadline_ns == 0        ? 0
+                                       : ms_until(deadline_ns);
+    return epoll_wait(epoll_fd, out_events, max, ms);
+}
+
+int
+tp_event_fd(void)
+{
+    return fault_now() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+void
+tp_event_signal(int fd)
+{
+    /* Refused only when it is readable for long. */
+    (void)!eventfd_write(fd, 1);
+}
+
+int
+tp_poll_now(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    int n = fault_now() ? -1 : poll(&p, 1, 0);
+    return n <= 0 ? n : p.revents;
 }
 
 /* CPUs granted by a cgroup v2 quota, rounded up; 0 where there is none. */

@@ -2,17 +2,17 @@
  * monitor.c - the thread that looks at the workers from outside.
  *
  * Threads:  its state is its own; it reads the workers' atomics.
- * Ordering: MON-1, WS-1, STOP-4.
+ * Ordering: MON-1, MON-2, WS-1, STOP-4.
  * Tests:    spec/unit/worker_test.c
  */
 #define _GNU_SOURCE
 #include "sched/monitor.h"
 
 #include "ctx/preempt.h"
+#include "sched/blocking.h"
 #include "sched/timer.h"
 #include "sched/worker.h"
 
-#include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
 
@@ -30,6 +30,8 @@
 #define RETRY_MIN_NS  50000ull
 #define RETRY_LONG_NS 20000000ull
 #define RETRY_SHARE   16
+/* The longest time between two signals to one who shall end in the pool. */
+#define PRESS_MAX_NS 100000000ull
 
 _Atomic bool tp_monitor_asleep;
 
@@ -44,7 +46,8 @@ static struct {
     pthread_t thread;
     struct tp_parker parker;
     _Atomic bool stop;
-    uint64_t soon_ns; /* the earliest next_ns of those who shall yield */
+    uint64_t soon_ns;  /* the earliest next_ns of those who shall yield */
+    uint64_t press_ns; /* the same of the pool's who shall end, or TP_NEVER */
     struct view views[TP_WORKERS_MAX];
 } mon;
 
@@ -70,12 +73,13 @@ pass_on(struct tp_worker *w)
     tp_parker_unpark(&tp_sched.workers[i].parker);
 }
 
+/* Does it run an actor that shall end? */
 static bool
-is_doomed(const struct tp_slot *s)
+runs_doomed(struct tp_worker *w)
 {
     /* relaxed: a sample; the slot itself never goes away. */
-    return s != NULL && (atomic_load_explicit(&s->state, memory_order_relaxed) &
-                         TP_STATE_DOOMED) != 0;
+    struct tp_slot *s = atomic_load_explicit(&w->running, memory_order_relaxed);
+    return s != NULL && tp_slot_is_doomed(s);
 }
 
 /*
@@ -90,10 +94,11 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
     /* relaxed, all: samples and requests; a wrong one is corrected a tick
      * later. */
     bool wanted =
-        is_doomed(atomic_load_explicit(&w->running, memory_order_relaxed)) ||
-        /* relaxed: as above. */
-        atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
-        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq);
+        runs_doomed(w) ||
+        (!w->pool &&
+         /* relaxed: as above. */
+         (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+          tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq)));
     /* relaxed: as above. */
     int tid = atomic_load_explicit(&w->tid, memory_order_relaxed);
     /* relaxed: as above. */
@@ -133,7 +138,7 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
     /* relaxed: samples; a wrong one is corrected a tick later. */
     uint32_t slice = atomic_load_explicit(&w->slice, memory_order_relaxed);
     /* relaxed: as above. */
-    bool busy = atomic_load_explicit(&w->in_actor, memory_order_relaxed);
+    bool busy = atomic_load_explicit(&w->running, memory_order_relaxed) != NULL;
     /* relaxed: as above. */
     struct tp_slot *s =
         atomic_load_explicit(&w->wake_slot, memory_order_relaxed);
@@ -152,6 +157,56 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
     }
     v->wake_slot = s;
 }
+
+/* -- the blocking pool ---------------------------------------------------- */
+
+/*
+ * Threads of the pool need no slices, and a signal may end a system call that
+ * some library waits in: only one who shall end gets it, as often as it takes
+ * for Lua code, then seldom, as C code will not hear it. Returns when next.
+ */
+static uint64_t
+press_doomed(struct tp_worker *w, uint64_t now_ns)
+{
+    /* relaxed: a sample. */
+    uint32_t slice = atomic_load_explicit(&w->slice, memory_order_relaxed);
+    if (!runs_doomed(w)) {
+        w->pressed_ns = 0;
+        return TP_NEVER;
+    }
+    if (w->pressed_ns == 0 || slice != w->pressed_slice) {
+        w->pressed_slice = slice;
+        w->pressed_ns = w->press_next_ns = now_ns;
+    }
+    if (now_ns >= w->press_next_ns) {
+        uint64_t wait = (now_ns - w->pressed_ns) / RETRY_SHARE;
+        cut_short(w, now_ns);
+        wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
+        w->press_next_ns = now_ns + (wait < PRESS_MAX_NS ? wait : PRESS_MAX_NS);
+    }
+    return w->press_next_ns;
+}
+
+static void
+look_at_pool(uint64_t now_ns)
+{
+    bool hurry = tp_blocking_hurry_take();
+    if (hurry) {
+        tp_blocking_sweep();
+    }
+    if (!hurry && mon.press_ns == TP_NEVER) {
+        return;
+    }
+    struct tp_worker *w;
+    mon.press_ns = TP_NEVER;
+    for (unsigned i = 0; (w = tp_blocking_worker(i)) != NULL; i++) {
+        uint64_t next_ns = press_doomed(w, now_ns);
+        mon.press_ns = next_ns < mon.press_ns ? next_ns : mon.press_ns;
+    }
+    mon.soon_ns = mon.press_ns < mon.soon_ns ? mon.press_ns : mon.soon_ns;
+}
+
+/* ------------------------------------------------------------------------- */
 
 /* A deadline has passed, no sleeper keeps the time, yet one sleeps. */
 static void
@@ -184,9 +239,9 @@ sleep_until_poked(void)
      * its bit, then reads this (tp_monitor_poke). */
     atomic_store_explicit(&tp_monitor_asleep, true, memory_order_seq_cst);
     /* relaxed: stop is followed by an unpark. */
-    if (tp_sched_all_sleep() &&
+    if (tp_sched_all_sleep() && !tp_blocking_hurry_wanted() &&
         !atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
-        tp_parker_park(&mon.parker, TP_NEVER);
+        tp_parker_park(&mon.parker, mon.press_ns);
     }
     /* relaxed: who reads the old value unparks us once too often. */
     atomic_store_explicit(&tp_monitor_asleep, false, memory_order_relaxed);
@@ -213,6 +268,7 @@ monitor_main(void *unused)
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
         look_at_timers(now);
+        look_at_pool(now);
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
     return NULL;
@@ -227,16 +283,14 @@ tp_monitor_wake(void)
 int
 tp_monitor_start(void)
 {
-    sigset_t all, old;
     memset(&mon, 0, sizeof mon);
+    mon.press_ns = TP_NEVER;
     tp_parker_init(&mon.parker);
     /* relaxed: no other thread is there yet. */
     atomic_store_explicit(&tp_monitor_asleep, false, memory_order_relaxed);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = tp_thread_create(&mon.thread, monitor_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return rc == 0 ? 0 : TROUPE_ESYSTEM;
+    return tp_thread_create(&mon.thread, monitor_main, NULL) == 0
+               ? 0
+               : TROUPE_ESYSTEM;
 }
 
 void

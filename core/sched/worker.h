@@ -9,7 +9,9 @@
  *     nobody; what the slot held goes to the queue;
  *   - displaced, or more than this worker runs next: to the queue, and at most
  *     one sleeping worker is woken;
- *   - from other threads: injected, and at most one is woken;
+ *   - from other threads, those of the blocking pool too: injected, and at
+ *     most one is woken;
+ *   - one that is in a blocking section: to the pool (sched/blocking.h);
  *   - a worker that takes work while more is queued wakes one sibling (chain);
  *   - an actor that waits in a wake slot for over a millisecond while a worker
  *     sleeps is passed on by the monitor.
@@ -51,6 +53,7 @@ struct tp_worker_stats {
 struct tp_worker {
     /* set at start */
     unsigned index;
+    bool pool; /* a thread of the blocking pool: no scheduler, no queue */
     pthread_t thread;
     struct tp_fiber fiber; /* the scheduler's own context */
 
@@ -70,7 +73,6 @@ struct tp_worker {
     /* any thread, atomic */
     alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
     _Atomic uint32_t slice;    /* counts slices; the monitor compares */
-    _Atomic bool in_actor;     /* an actor runs on this worker */
     _Atomic bool resched;      /* the monitor asks the actor to yield soon */
     _Atomic bool yield_wanted; /* by the monitor: something waits to run */
     _Atomic bool poked;        /* a signal has met this slice in its code */
@@ -78,6 +80,10 @@ struct tp_worker {
     _Atomic int tid;           /* of its thread; 0: not running */
     _Atomic(struct tp_slot *) running; /* current, for the monitor */
     struct tp_parker parker;
+
+    /* monitor only, of a thread of the pool: whom it presses to end there */
+    uint32_t pressed_slice;
+    uint64_t pressed_ns, press_next_ns;
 };
 
 struct tp_sched_ops {
@@ -120,6 +126,16 @@ void tp_sched_fini(void);
 /* The loop of worker index in the calling thread; returns when stopped. */
 void tp_worker_run(unsigned index);
 
+/* For the threads of the blocking pool: a struct of their own; the calling
+ * thread becomes that worker, or none; it runs s once. */
+void tp_worker_init(struct tp_worker *w, unsigned index);
+void tp_worker_thread_begin(struct tp_worker *w);
+void tp_worker_thread_end(struct tp_worker *w);
+void tp_worker_slice(struct tp_worker *w, struct tp_slot *s);
+
+/* s, QUEUED and in no queue, is for a scheduler. Any thread. */
+void tp_sched_submit(struct tp_slot *s);
+
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
 
@@ -147,7 +163,8 @@ tp_sched_all_sleep(void)
            atomic_load_explicit(&tp_sched.present, memory_order_relaxed);
 }
 
-/* This thread's worker, NULL on others. Never keep it across a switch. */
+/* This thread's worker, which may be one of the blocking pool; NULL on others.
+ * Never keep it across a switch. */
 struct tp_worker *tp_worker_self(void);
 
 /* -- for the running actor ----------------------------------------------- */
@@ -195,6 +212,16 @@ void tp_slot_start(struct tp_slot *s);
 
 /* Ends wait epoch of pid; false if that wait is over. */
 bool tp_unpark_at(troupe_pid pid, uint32_t epoch);
+
+/* A wait, to be ended. */
+struct tp_wake {
+    troupe_pid pid;
+    uint32_t epoch;
+};
+
+/* Ends n waits. All are runnable before one worker is woken, which wakes the
+ * next. Not from an actor. */
+void tp_unpark_all(const struct tp_wake *wakes, size_t n);
 
 /* Marks pid doomed and makes it runnable; false if it is gone. Caller holds
  * the slot's lock. */

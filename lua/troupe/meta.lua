@@ -79,6 +79,7 @@ local Pid = {}
 ---@field monitored_by integer
 ---@field trap_exit boolean
 ---@field in_c boolean the last look met a C call: it can be neither preempted nor killed until that returns
+---@field blocking boolean on a thread of the blocking pool
 ---@field overruns integer slices cut short
 ---@field mailbox? integer messages, of a mailbox with a limit
 ---@field mailbox_limit? integer
@@ -97,6 +98,13 @@ local Pid = {}
 ---@field preemptions integer slices cut short
 ---@field queue integer actors that wait to run
 
+---@class troupe.BlockingStats
+---@field limit integer threads at most
+---@field threads integer live ones
+---@field idle integer of those
+---@field queue integer actors that wait for a thread
+---@field calls integer so far
+
 ---@class troupe.Stats
 ---@field format_version integer
 ---@field preemption "signal"|"hook"
@@ -104,6 +112,7 @@ local Pid = {}
 ---@field slice number seconds
 ---@field actors integer alive
 ---@field schedulers troupe.SchedulerStats[]
+---@field blocking troupe.BlockingStats
 
 ---@class troupe.Exit
 ---@field type "exit"
@@ -151,6 +160,7 @@ function Task:cancel() end
 
 ---@class troupe.RunOpts
 ---@field schedulers? integer 1 to 64, default: usable CPUs
+---@field blocking_threads? integer 1 to 1024, default 64
 ---@field max_actors? integer 1 to 2^20, the default
 ---@field slice? number seconds, 0.0001 to 1, default 0.002
 
@@ -272,6 +282,15 @@ function troupe.sleep(seconds) end
 --- Let others run.
 ---@async
 function troupe.yield() end
+
+--- Run a function that may block its thread, in this very actor, on a thread of
+--- the blocking pool. Its error is raised here as it is.
+---@async
+---@generic T
+---@param fn fun(...): T...
+---@param ... any passed on, not copied
+---@return T... what fn returned
+function troupe.blocking(fn, ...) end
 
 --- The monotonic clock.
 ---@nodiscard

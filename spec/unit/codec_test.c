@@ -34,18 +34,25 @@ is_test_pid(uint64_t bits)
     return bits < 0x1000;
 }
 
-static bool
+static const char *
 encode_test_handle(lua_State *L, int idx, struct tp_buf *out)
 {
     uint32_t kind = HANDLE_KIND;
     uint64_t *h = lua_touserdata(L, idx);
-    return lua_objlen(L, idx) == sizeof *h &&
-           tp_buf_put(out, &kind, sizeof kind) && tp_buf_put(out, h, sizeof *h);
+    bool done = lua_objlen(L, idx) == sizeof *h &&
+                tp_buf_put(out, &kind, sizeof kind) &&
+                tp_buf_put(out, h, sizeof *h);
+    return done ? NULL : "userdata";
 }
 
+/* How the last one was decoded. */
+static bool peeked;
+
 static void
-decode_test_handle(lua_State *L, uint32_t kind, const void *payload, size_t n)
+decode_test_handle(lua_State *L, uint32_t kind, void *payload, size_t n,
+                   bool peek)
 {
+    peeked = peek;
     assert_int_equal(kind, HANDLE_KIND);
     assert_int_equal(n, sizeof(uint64_t));
     memcpy(lua_newuserdata(L, n), payload, n);
@@ -734,7 +741,7 @@ many_upvalues_arrive(void **state)
 /* -- Handles ---------------------------------------------------------------------- */
 
 static void
-collect_handle(uint32_t kind, const void *payload, size_t n, void *ud)
+collect_handle(uint32_t kind, void *payload, size_t n, void *ud)
 {
     uint64_t v;
     assert_int_equal(kind, HANDLE_KIND);
