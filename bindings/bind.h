@@ -211,19 +211,11 @@ void tp_push_group_event(lua_State *L, const struct tp_msg *m);
 int tp_open_pg(lua_State *L);
 int tp_open_net(lua_State *L);
 
-/* What a table offers; it ends with a NULL name. */
-struct tp_lazy_entry {
-    const char *name;
-    lua_CFunction function; /* the value, or what makes it */
-    bool make;
-};
-
-/* Pushes an empty table that takes from entries what it is asked for, and keeps
- * it. */
-void tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries);
-
 /* Pushes a function of a Lua module, which is required only now. Returns 1. */
 int tp_push_from_module(lua_State *L, const char *module, const char *name);
+
+/* Makes the table that troupe.fs calls. */
+int tp_open_fs(lua_State *L);
 
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
@@ -244,6 +236,9 @@ struct tp_msg *tp_encode_to_many(lua_State *L, int idx, const char *what,
 
 /* nil and the short name of an error code; returns 2. */
 int tp_push_error(lua_State *L, int code);
+
+/* nil and the short name of an errno; returns 2. */
+int tp_push_errno(lua_State *L, int err);
 
 /* Is this the error by which an unkillable root unwinds to its end? */
 bool tp_is_exit_mark(lua_State *L, int idx);
@@ -301,6 +296,8 @@ int tp_l_stats(lua_State *L);
 int tp_l_trap_exit(lua_State *L);
 int tp_l_unlink(lua_State *L);
 int tp_l_unregister(lua_State *L);
+int tp_l_wait_readable(lua_State *L);
+int tp_l_wait_writable(lua_State *L);
 int tp_l_whereis(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);

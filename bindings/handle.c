@@ -17,6 +17,7 @@ struct tp_holder {
     struct tp_resource resource;
     const struct tp_handle_kind *kind;
     void *object; /* NULL: none yet, or it was sent away */
+    void *kept;   /* what was sent away, of a kind that keeps that */
 };
 
 /* The userdata. */
@@ -40,12 +41,22 @@ static const struct tp_handle_kind *const kinds[] = {TP_HANDLE_KINDS(X)};
 /* -- holders ------------------------------------------------------------- */
 
 static void
+forget(struct tp_holder *o)
+{
+    if (o->kept != NULL) {
+        o->kind->forget(o->kept);
+        o->kept = NULL;
+    }
+}
+
+static void
 holder_release(struct tp_resource *r)
 {
     struct tp_holder *o = tp_container_of(r, struct tp_holder, resource);
     if (o->object != NULL) {
         o->kind->unref(o->object);
     }
+    forget(o);
     tp_free(o);
 }
 
@@ -196,6 +207,14 @@ tp_is_sent(lua_State *L, int idx)
     return o != NULL && o->object == NULL;
 }
 
+void *
+tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind)
+{
+    struct tp_handle *h = to_handle(L, idx);
+    struct tp_holder *o = h == NULL || h->kind != kind ? NULL : holder_of(h);
+    return o == NULL ? NULL : o->kept;
+}
+
 /* Raises. */
 static int
 refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
@@ -226,7 +245,9 @@ tp_handle_check(lua_State *L, int arg, const struct tp_handle_kind *kind)
 int
 tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind)
 {
-    tp_handle_check(L, arg, kind);
+    if (tp_handle_sent(L, arg, kind) == NULL) {
+        tp_handle_check(L, arg, kind);
+    }
     close_handle(lua_touserdata(L, arg));
     return 0;
 }
@@ -255,8 +276,7 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
         kind++;
     }
     struct payload p = {o->object, o};
-    return tp_buf_put(out, &kind, sizeof kind) &&
-                   tp_buf_put(out, &p, sizeof p)
+    return tp_buf_put(out, &kind, sizeof kind) && tp_buf_put(out, &p, sizeof p)
                ? NULL
                : h->kind->what;
 }
@@ -294,6 +314,10 @@ take(uint32_t kind, void *payload, size_t n, void *unused)
         kinds[kind]->ref(p.object);
     } else {
         p.was->object = NULL;
+        if (kinds[kind]->keep != NULL) {
+            kinds[kind]->keep(p.object);
+            p.was->kept = p.object;
+        }
     }
 }
 
@@ -315,6 +339,7 @@ give_back(uint32_t kind, void *payload, size_t n, void *unused)
     memcpy(&p, payload, n);
     if (kinds[kind]->ref == NULL) {
         p.was->object = p.object;
+        forget(p.was);
     } else {
         release(kind, payload, n, unused);
     }

@@ -32,7 +32,10 @@
     X(tx)                                                                      \
     X(rx)                                                                      \
     X(mutex)                                                                   \
-    X(counter)
+    X(counter)                                                                 \
+    X(conn)                                                                    \
+    X(listener)                                                                \
+    X(udp)
 
 struct tp_handle_kind {
     const char *name;           /* of the metatable: "troupe.channel.tx" */
@@ -45,6 +48,10 @@ struct tp_handle_kind {
     void (*unref)(void *object);
     const luaL_Reg *methods;
     lua_CFunction len; /* may be NULL */
+    /* Of one that moves, or NULL: who sends it away keeps a reference of a
+     * lesser kind, see tp_handle_sent; keep takes it, forget gives it back. */
+    void (*keep)(void *object);
+    void (*forget)(void *object);
 };
 
 #define TP_HANDLE_TEXTS(text)                                                  \
@@ -75,6 +82,9 @@ void *tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind);
 bool tp_is_handle(lua_State *L, int idx, const struct tp_handle_kind *kind);
 bool tp_is_sent(lua_State *L, int idx);
 
+/* What the handle has sent away, if its kind keeps that; else NULL. */
+void *tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind);
+
 /* A method: close(handle). */
 int tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind);
 
@@ -89,6 +99,13 @@ void tp_take_reason_objects(struct tp_reason *r);
 const char *tp_handle_encode(lua_State *L, int idx, struct tp_buf *out);
 void tp_handle_decode(lua_State *L, uint32_t kind, void *payload, size_t n,
                       bool peek);
+
+/* -- net.c --------------------------------------------------------------- */
+
+/* h, on top of the stack, a handle of kind conn without an object, becomes a
+ * connection over fd, which is taken in any case: returns 1; or pushes nil,
+ * "nomem" and returns 2. */
+int tp_push_conn(lua_State *L, struct tp_handle *h, int fd, bool is_pipe);
 
 /* Sets the hooks of messages and reasons. */
 void tp_handles_init(void);

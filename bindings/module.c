@@ -64,7 +64,13 @@ static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
 
-static const struct tp_lazy_entry troupe_entries[] = {
+struct lazy_entry {
+    const char *name;
+    lua_CFunction function; /* the value, or what makes it */
+    bool make;
+};
+
+static const struct lazy_entry troupe_entries[] = {
     {"run", l_run, false},
     {"spawn", tp_l_spawn, false},
     {"spawn_opt", tp_l_spawn_opt, false},
@@ -79,6 +85,8 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"send_after", tp_l_send_after, false},
     {"send_every", tp_l_send_every, false},
     {"cancel", tp_l_cancel, false},
+    {"wait_readable", tp_l_wait_readable, false},
+    {"wait_writable", tp_l_wait_writable, false},
     {"exit", tp_l_exit, false},
     {"join", tp_l_join, false},
     {"kill", tp_l_kill, false},
@@ -110,6 +118,7 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
     {"_net", tp_open_net, true},
+    {"_fs", tp_open_fs, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},
@@ -120,7 +129,7 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {NULL, NULL, false},
 };
 
-static const struct tp_lazy_entry pid_entries[] = {
+static const struct lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},     {"alive", tp_l_alive, false},
     {"call", tp_l_call, false},     {"cast", tp_l_cast, false},
     {"exit", tp_l_exit_pid, false}, {"kill", tp_l_kill, false},
@@ -132,7 +141,7 @@ static const struct tp_lazy_entry pid_entries[] = {
 static int
 lazy_index(lua_State *L)
 {
-    const struct tp_lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
+    const struct lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     while (e->name != NULL && strcmp(e->name, key) != 0) {
         e++;
@@ -151,8 +160,9 @@ lazy_index(lua_State *L)
     return 1;
 }
 
-void
-tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries)
+/* Pushes an empty table that fills itself from entries. */
+static void
+push_lazy_table(lua_State *L, const struct lazy_entry *entries)
 {
     lua_createtable(L, 0, 0);
     lua_createtable(L, 0, 1);
@@ -167,7 +177,7 @@ tp_open_pids(lua_State *L)
 {
     lua_pushlightuserdata(L, NULL);
     lua_createtable(L, 0, 3);
-    tp_push_lazy_table(L, pid_entries);
+    push_lazy_table(L, pid_entries);
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, pid_tostring);
     lua_setfield(L, -2, "__tostring");
@@ -185,7 +195,7 @@ tp_open_troupe(lua_State *L)
     lua_getfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     if (lua_isnil(L, -1)) {
         lua_pop(L, 1);
-        tp_push_lazy_table(L, troupe_entries);
+        push_lazy_table(L, troupe_entries);
         lua_pushvalue(L, -1);
         lua_setfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     }

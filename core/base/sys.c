@@ -249,26 +249,38 @@ tp_epoll_ctl(int epoll_fd, int op, int fd, uint32_t events, uint64_t data)
     return epoll_ctl(epoll_fd, op, fd, &e);
 }
 
-/* Rounded up, so that nobody wakes too early and asks again. */
+/* To the nanosecond where the kernel can (5.11); else rounded up to
+ * milliseconds, so that nobody wakes too early and asks again. */
 static int
-ms_until(uint64_t deadline_ns)
+epoll_wait_for(int epoll_fd, struct epoll_event *out_events, int max,
+               uint64_t ns)
 {
-    uint64_t now = tp_now_ns();
-    if (deadline_ns <= now) {
-        return 0;
+#ifdef SYS_epoll_pwait2
+    struct timespec ts = {.tv_sec = (time_t)(ns / NS_PER_S),
+                          .tv_nsec = (long)(ns % NS_PER_S)};
+    long n = syscall(SYS_epoll_pwait2, epoll_fd, out_events, max, &ts, NULL, 0);
+    if (n >= 0 || errno != ENOSYS) {
+        return (int)n;
     }
-    uint64_t ms = (deadline_ns - now + 999999) / 1000000;
-    return ms > INT_MAX ? INT_MAX : (int)ms;
+#endif
+    uint64_t ms = ns / 1000000 + 1;
+    return epoll_wait(epoll_fd, out_events, max,
+                      ms > INT_MAX ? INT_MAX : (int)ms);
 }
 
 int
 tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
               uint64_t deadline_ns)
 {
-    int ms = deadline_ns == UINT64_MAX ? -1
-             : deadline_ns == 0        ? 0
-                                       : ms_until(deadline_ns);
-    return epoll_wait(epoll_fd, out_events, max, ms);
+    uint64_t now =
+        deadline_ns == 0 || deadline_ns == UINT64_MAX ? 0 : tp_now_ns();
+    if (deadline_ns <= now) {
+        return epoll_wait(epoll_fd, out_events, max, 0);
+    }
+    if (deadline_ns == UINT64_MAX) {
+        return epoll_wait(epoll_fd, out_events, max, -1);
+    }
+    return epoll_wait_for(epoll_fd, out_events, max, deadline_ns - now);
 }
 
 int

@@ -91,7 +91,7 @@ int tp_epoll_create(void);
 int tp_epoll_ctl(int epoll_fd, int op, int fd, uint32_t events, uint64_t data);
 
 /* Waits until deadline_ns, 0: does not wait, UINT64_MAX: none. Returns how many
- * events there were; -1 also for a signal. */
+ * events there are; -1 with errno EINTR for a signal. */
 struct epoll_event;
 int tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
                   uint64_t deadline_ns);

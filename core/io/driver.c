@@ -1,5 +1,5 @@
 /*
- * driver.c - the epoll set and its thread. See driver.h.
+ * driver.c - the epoll set. See driver.h.
  *
  * Tests: spec/unit/driver_test.c, spec/unit/driver_stress.c
  */
@@ -10,21 +10,22 @@
 #include "run/runtime.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #define BATCH 128
-/* No fd has this data. */
-#define DATA_STOP UINT64_MAX
+/* No fd has this data: a signal to the event fd. */
+#define DATA_SIGNAL UINT64_MAX
 
 static struct {
     struct tp_mutex lock; /* rank IO: start */
     _Atomic int epoll_fd; /* -1: there is none */
-    int stop_fd;          /* becomes readable when the thread shall end */
-    pthread_t thread;
+    /* set at start */
+    struct tp_poll poll;
     struct tp_run_hook hook;
+    /* the poller's, from wait until deliver has returned */
+    struct epoll_event events[BATCH];
+    struct tp_wake wakes[BATCH * TP_FD_DIRS];
 } driver = {.epoll_fd = -1};
 
 static int
@@ -54,42 +55,31 @@ tp_driver_error(void)
     }
 }
 
-/* -- the thread ----------------------------------------------------------- */
+/* -- taking events --------------------------------------------------------- */
 
-/* Returns false when the thread shall end. */
-static bool
-take(const struct epoll_event *events, size_t n)
+static size_t
+wait_for_events(uint64_t deadline_ns)
 {
-    struct tp_wake wakes[BATCH * TP_FD_DIRS];
+    int n = tp_epoll_wait(epoll_fd(), driver.events, BATCH, deadline_ns);
+    return n < 0 ? 0 : (size_t)n;
+}
+
+static void
+deliver(size_t n)
+{
     size_t count = 0;
-    bool stop = false;
     for (size_t i = 0; i < n; i++) {
-        uint64_t data = events[i].data.u64;
-        if (data == DATA_STOP) {
-            stop = true;
-            continue;
+        uint64_t data = driver.events[i].data.u64;
+        if (data != DATA_SIGNAL) {
+            count +=
+                tp_fd_consume((int)(uint32_t)data, (uint32_t)(data >> 32),
+                              driver.events[i].events, &driver.wakes[count]);
         }
-        count += tp_fd_consume((int)(uint32_t)data, (uint32_t)(data >> 32),
-                               events[i].events, &wakes[count]);
     }
-    tp_unpark_all(wakes, count);
+    tp_unpark_all(driver.wakes, count);
     for (size_t i = 0; i < count; i++) {
         tp_external_end();
     }
-    return !stop;
-}
-
-static void *
-driver_main(void *unused)
-{
-    struct epoll_event events[BATCH];
-    int n;
-    (void)unused;
-    pthread_setname_np(pthread_self(), "troupe-io");
-    do {
-        n = tp_epoll_wait(epoll_fd(), events, BATCH, TP_NEVER);
-    } while (take(events, n < 0 ? 0 : (size_t)n));
-    return NULL;
 }
 
 /* -- start and stop ------------------------------------------------------- */
@@ -98,56 +88,42 @@ static void
 stop(void)
 {
     int fd = epoll_fd();
-    tp_event_signal(driver.stop_fd);
-    pthread_join(driver.thread, NULL);
+    tp_sched_set_poll(NULL);
     /* relaxed: no other thread is left. */
     atomic_store_explicit(&driver.epoll_fd, -1, memory_order_relaxed);
-    close(driver.stop_fd);
+    close(driver.poll.event_fd);
     close(fd);
     tp_fds_fini();
 }
 
-static int
-start_thread(void)
-{
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int rc = tp_thread_create(&driver.thread, driver_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    errno = rc;
-    return rc;
-}
-
+/* The event fd is edge-triggered: each signal ends a wait, and nobody needs to
+ * read it. */
 static int
 start_locked(void)
 {
-    int rc, fd = tp_epoll_create();
+    int rc, fd = tp_epoll_create(), event_fd;
     if (fd < 0) {
         return tp_driver_error();
     }
-    driver.stop_fd = tp_event_fd();
-    if (driver.stop_fd < 0) {
+    event_fd = tp_event_fd();
+    if (event_fd < 0) {
         rc = tp_driver_error();
         goto fail_event;
     }
-    if (tp_epoll_ctl(fd, EPOLL_CTL_ADD, driver.stop_fd, EPOLLIN, DATA_STOP) <
-        0) {
+    if (tp_epoll_ctl(fd, EPOLL_CTL_ADD, event_fd, EPOLLIN | EPOLLET,
+                     DATA_SIGNAL) < 0) {
         rc = tp_driver_error();
-        goto fail_thread;
+        goto fail_add;
     }
+    driver.poll = (struct tp_poll){event_fd, wait_for_events, deliver,
+                                   tp_external_is_awaited};
+    driver.hook.stop = stop;
     /* DRV-1 release: publishes the set. Partner: epoll_fd. */
     atomic_store_explicit(&driver.epoll_fd, fd, memory_order_release);
-    if (start_thread() != 0) {
-        rc = tp_driver_error();
-        /* relaxed: there is none. */
-        atomic_store_explicit(&driver.epoll_fd, -1, memory_order_relaxed);
-        goto fail_thread;
-    }
     return 0;
 
-fail_thread:
-    close(driver.stop_fd);
+fail_add:
+    close(event_fd);
 fail_event:
     close(fd);
     return rc;
@@ -168,8 +144,8 @@ tp_driver_start(void)
     }
     tp_mutex_unlock(&driver.lock, TP_RANK_IO);
     if (made) {
-        driver.hook.stop = stop;
         tp_run_at_stop(&driver.hook);
+        tp_sched_set_poll(&driver.poll);
     }
     return rc;
 }

@@ -1,14 +1,16 @@
 /*
- * driver.h - the epoll set, and the thread that takes events from it.
+ * driver.h - the epoll set, from which the schedulers take events.
  *
  * Idea:     made when the first actor waits for a file descriptor, taken apart
- *           at the end of the run. Its thread is a producer like any other: a
- *           whole batch of events is made runnable, then one scheduler is
- *           woken, which wakes the next if it finds more than it takes.
- * Threads:  start, watch, forget: any. The thread: troupe-io.
+ *           at the end of the run. One scheduler at a time takes events, see
+ *           struct tp_poll: a whole batch is made runnable, and the chain rule
+ *           wakes others if that is more than one takes.
+ * Threads:  start, watch, forget: any. Taking events: the poller.
  * Locks:    TP_RANK_IO.
  * Ordering: DRV-1.
  * Fails:    start: TROUPE_ENOMEM, TROUPE_ELIMIT, TROUPE_ESYSTEM, with errno.
+ * Rejected: a thread of its own that makes actors runnable - two wakes for each
+ *           event that meets an idle process (docs/design/io.md).
  * Tests:    spec/unit/driver_test.c, spec/unit/driver_stress.c
  */
 #ifndef TP_IO_DRIVER_H

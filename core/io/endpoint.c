@@ -148,57 +148,9 @@ tp_endpoint_is_closed(struct tp_endpoint *e)
     return closed;
 }
 
-/* -- holds ---------------------------------------------------------------- */
-
-static void
-let_go(struct tp_hold *h)
-{
-    struct tp_endpoint *e = h->endpoint;
-    h->endpoint = NULL;
-    if (h->owner) {
-        h->owner = false;
-        tp_endpoint_close(e, true);
-    }
-    tp_endpoint_unref(e);
-}
-
-static void
-hold_release(struct tp_resource *r)
-{
-    let_go(tp_container_of(r, struct tp_hold, resource));
-}
-
 void
-tp_hold_own(struct tp_actor *self, struct tp_hold *h, struct tp_endpoint *e)
+tp_endpoint_share(struct tp_endpoint *e)
 {
-    h->resource.release = hold_release;
-    h->endpoint = e;
-    h->owner = true;
-    tp_resource_add(self, &h->resource);
-}
-
-void
-tp_hold_drop(struct tp_hold *h)
-{
-    if (h->endpoint != NULL) {
-        tp_resource_remove(&h->resource);
-        let_go(h);
-    }
-}
-
-struct tp_endpoint *
-tp_hold_give(struct tp_hold *h)
-{
-    struct tp_endpoint *e = h->endpoint;
-    tp_endpoint_ref(e);
-    h->owner = false;
     e->shared = true;
-    return e;
-}
-
-void
-tp_hold_regain(struct tp_hold *h, struct tp_endpoint *e)
-{
-    h->owner = true;
-    tp_endpoint_unref(e);
+    tp_endpoint_ref(e);
 }

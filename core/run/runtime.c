@@ -83,6 +83,13 @@ tp_external_end(void)
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
 }
 
+bool
+tp_external_is_awaited(void)
+{
+    /* relaxed: a hint. */
+    return atomic_load_explicit(&rt.external, memory_order_relaxed) != 0;
+}
+
 void
 tp_run_at_stop(struct tp_run_hook *hook)
 {
@@ -452,7 +459,9 @@ run_threads(unsigned count)
     tp_sched_short_of(started);
     work(0);
     join_threads(started);
-    stop_hooks();
+    if (tp_left_behind() == 0) {
+        stop_hooks();
+    }
     go_down();
 }
 

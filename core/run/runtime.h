@@ -76,6 +76,9 @@ void tp_interrupt(void);
 void tp_external_begin(void);
 void tp_external_end(void);
 
+/* Is anything awaited outside? A hint. */
+bool tp_external_is_awaited(void);
+
 /* What a layer above must take apart at the end of the run that is active, when
  * no actor and no scheduler is left; once, the youngest first. Part of some
  * larger struct, which must last. */

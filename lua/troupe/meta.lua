@@ -31,6 +31,8 @@ local Pid = {}
 ---| "killed"  # the runtime is stopping
 ---| "name_taken" # another actor has the name
 ---| "no_reply" # the request was dropped without a reply
+---| "busy" # another actor waits there
+---| "closed" # it was closed
 ---| "calling_self" # an actor cannot wait for its own reply
 
 --- What became of an actor that was ended by an error.
@@ -97,6 +99,19 @@ local Pid = {}
 ---@field timers integer fired
 ---@field preemptions integer slices cut short
 ---@field queue integer actors that wait to run
+
+---@class troupe.Stat
+---@field type "file"|"directory"|"link"|"fifo"|"socket"|"char"|"block"|"other"
+---@field size integer bytes
+---@field mode integer permission bits
+---@field mtime number seconds since 1970; of the content
+---@field atime number
+---@field ctime number
+---@field uid integer
+---@field gid integer
+---@field dev integer
+---@field ino integer
+---@field nlink integer
 
 ---@class troupe.BlockingStats
 ---@field limit integer threads at most
@@ -317,6 +332,22 @@ function troupe.send_every(seconds, dest, message) end
 ---@param timer troupe.Timer
 ---@return boolean won true if it beat the fire
 function troupe.cancel(timer) end
+
+--- Wait until a file descriptor can be read: data, the end, or an error.
+---@async
+---@param fd integer|file* not a regular file
+---@param timeout? number seconds
+---@return boolean? ok
+---@return troupe.Err? err "timeout", "busy", "closed"
+function troupe.wait_readable(fd, timeout) end
+
+--- Wait until a file descriptor can be written to, or has an error.
+---@async
+---@param fd integer|file* not a regular file
+---@param timeout? number seconds
+---@return boolean? ok
+---@return troupe.Err? err "timeout", "busy", "closed"
+function troupe.wait_writable(fd, timeout) end
 
 --- Give an actor a name; it may have several.
 ---@param name string 1 to 255 bytes
