@@ -44,11 +44,11 @@ struct tp_lua {
     struct tp_msg *owned; /* messages a C frame works on, freed at the end */
     struct tp_env *env;   /* package.path and friends */
     struct tp_env *child_env; /* what the last child took over */
-    uint64_t hot_cycles;  /* used so far, sampled when it waits */
-    lua_State *scan;      /* whose receive_match looks at the mail, or NULL */
-    int *out_status;      /* borrowed: where the result of its pcall goes */
-    char source[64];      /* what it runs, for the log */
-    uintptr_t dispatch;   /* what r14 holds while its Lua code runs; vm.c */
+    uint64_t hot_cycles;      /* used so far, sampled when it waits */
+    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
+    int *out_status;        /* borrowed: where the result of its pcall goes */
+    char source[64];        /* what it runs, for the log */
+    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
     struct tp_buf *scratch; /* see tp_scratch */
 };
 

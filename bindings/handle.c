@@ -4,7 +4,7 @@
  * Memory: a holder is the actor's, on its list of resources. The userdata names
  *         it only while that very actor runs and has not come to its end: the
  *         state of troupe.run's caller outlives its actor.
- * Tests:  spec/lua/channel_spec.lua, spec/lua/handle_spec.lua
+ * Tests:  spec/lua/channel_spec.lua, spec/lua/mutex_spec.lua
  */
 #include "handle.h"
 

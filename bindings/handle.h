@@ -20,7 +20,7 @@
  *
  * Threads: release of what is in a message: any. The rest: the running actor.
  * Parks:   never.
- * Tests:   spec/lua/channel_spec.lua, spec/lua/handle_spec.lua
+ * Tests:   spec/lua/channel_spec.lua, spec/lua/mutex_spec.lua
  */
 #ifndef TP_BINDINGS_HANDLE_H
 #define TP_BINDINGS_HANDLE_H

@@ -157,7 +157,6 @@ tp_driver_watch(int fd, bool known, uint32_t events, uint32_t seq)
 {
     int op = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
     uint64_t data = (uint64_t)seq << 32 | (uint32_t)fd;
-    events |= EPOLLONESHOT;
     return tp_epoll_ctl(epoll_fd(), op, fd, events, data) < 0 ? errno : 0;
 }
 

@@ -23,6 +23,7 @@ local Pid = {}
 
 --- Why an operation did not succeed.
 ---@alias troupe.Err
+---| "closed"  # the other end is gone
 ---| "noproc"  # no such actor any more
 ---| "full"    # its mailbox has reached its limit
 ---| "timeout" # nothing happened in time
@@ -185,10 +186,116 @@ function Task:cancel() end
 ---@field warn fun(format: string, ...: any)
 ---@field error fun(format: string, ...: any)
 
+--- The sending end of a channel, see `troupe.channel`. Sent, it is shared: each
+--- actor has one of its own.
+---@class troupe.Sender: userdata
+local Sender = {}
+
+--- Copy a value into the channel. Parks while it is full.
+---@async
+---@param value troupe.Sendable
+---@param timeout? number seconds
+---@return true? ok
+---@return troupe.Err? err "closed" | "timeout"
+function Sender:send(value, timeout) end
+
+--- The same without waiting.
+---@param value troupe.Sendable
+---@return true? ok
+---@return troupe.Err? err "closed" | "full"
+function Sender:try_send(value) end
+
+--- As if it were collected.
+function Sender:close() end
+
+--- The receiving end of a channel. Sent, it moves: the sender has it no more.
+--- `#rx` is how many values are queued.
+---@class troupe.Receiver: userdata
+---@operator len: integer
+local Receiver = {}
+
+--- The oldest value. Parks while there is none.
+---@async
+---@param timeout? number seconds
+---@return any value nil on failure
+---@return troupe.Err? err "timeout" | "closed"
+function Receiver:recv(timeout) end
+
+--- The same without waiting.
+---@return any value
+---@return "empty"|"closed"|nil err
+function Receiver:try_recv() end
+
+--- The oldest value that fits. The others stay, in order.
+---@async
+---@param matcher table|fun(value: any, from: troupe.Pid): any
+---@param timeout? number seconds
+---@return any value
+---@return troupe.Err? err "timeout" | "closed"
+function Receiver:recv_match(matcher, timeout) end
+
+--- Drops what is queued; sends fail with "closed".
+function Receiver:close() end
+
+--- What `troupe.select` waits for.
+---@alias troupe.Arm troupe.Receiver|troupe.FdArm|"troupe.inbox"
+
+--- A value that one actor has at a time, see `troupe.mutex`.
+---@class troupe.Mutex: userdata
+local Mutex = {}
+
+--- fn(value), locked; stores what it returns unless that is nil.
+---@async
+---@param fn fun(value: any, flag: "abandoned"?): any
+---@param timeout? number seconds, default 30
+---@return any value
+---@return "abandoned"|"timeout"|nil flag
+function Mutex:with(fn, timeout) end
+
+--- Lock it. Parks while another actor has it. Raises if the caller has it.
+---@async
+---@param timeout? number seconds, default 30
+---@return any value a copy
+---@return "abandoned"|"timeout"|nil flag its last holder has ended with it; or nil, "timeout"
+function Mutex:lock(timeout) end
+
+--- The same without waiting.
+---@return any value
+---@return "abandoned"|"busy"|nil flag
+function Mutex:try_lock() end
+
+--- Unlock it, with a new value if one is given.
+---@param value? troupe.Sendable
+---@return true
+function Mutex:unlock(value) end
+
+--- A whole number that actors share, see `troupe.counter`.
+---@class troupe.Counter: userdata
+local Counter = {}
+
+---@param n? integer default 1
+---@return integer value what it is then
+function Counter:add(n) end
+
+---@return integer value
+function Counter:get() end
+
+---@param n integer
+---@return integer before
+function Counter:set(n) end
+
+--- Set it to n if it is expected.
+---@param expected integer
+---@param n integer
+---@return boolean done
+---@return integer? value what it is, if not done
+function Counter:cas(expected, n) end
+
 ---@class troupe
 ---@field args string[] [0]: the script; then its arguments
 ---@field version string
 ---@field log troupe.Log
+---@field inbox "troupe.inbox" the own mailbox, for select
 local troupe = {}
 
 --- Run fn as root actor in this Lua state, until nothing can happen any more.
@@ -285,9 +392,37 @@ function troupe.reply(from, value) end
 --- Could this be sent?
 ---@nodiscard
 ---@param value any
+---@param to_many? boolean as by a broadcast: nothing in it may move
 ---@return boolean ok
 ---@return string? why not
-function troupe.sendable(value) end
+function troupe.sendable(value, to_many) end
+
+--- A new channel: many senders, one receiver.
+---@param capacity? integer values, from 1; default: no limit
+---@return troupe.Sender? tx
+---@return troupe.Receiver|troupe.Err rx or err
+function troupe.channel(capacity) end
+
+--- Wait until one of several things is ready: the first in order. Takes nothing.
+--- A closed one is ready. Parks.
+---@async
+---@param arms troupe.Arm[] at least one, none of them twice
+---@param timeout? number seconds
+---@return integer? index
+---@return troupe.Err? err "timeout"
+function troupe.select(arms, timeout) end
+
+--- A new mutex, which holds a value.
+---@param value? troupe.Sendable default true
+---@return troupe.Mutex? mutex
+---@return troupe.Err? err
+function troupe.mutex(value) end
+
+--- A new counter.
+---@param n? integer default 0
+---@return troupe.Counter? counter
+---@return troupe.Err? err
+function troupe.counter(n) end
 
 --- Park for so long, never shorter. 0 or less: as yield.
 ---@async
@@ -727,6 +862,10 @@ function Behaviour:cancel_timer(id) end
 --- `handle_timeout()` runs when no message has come for s seconds.
 ---@param s? number nil: not any more
 function Behaviour:idle_timeout(s) end
+
+--- `handle_info(value)` runs for each value in the channel.
+---@param rx troupe.Receiver
+function Behaviour:add_channel(rx) end
 
 --- `handle_down(down)` runs when that actor ends.
 ---@param pid troupe.Dest

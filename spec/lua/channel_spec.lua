@@ -160,8 +160,8 @@ describe("troupe.channel", function()
 
   helper.actor("closes when a sender is dropped in a message that nobody received", function()
     local tx, rx = troupe.channel()
-    local pid = troupe.spawn(function() troupe.receive_match "never" end)
-    pid:send { tx }
+    local pid = troupe.spawn(function() troupe.receive_match { never = 1 } end)
+    assert(pid:send { tx })
     tx:close()
     assert.same({ nil, "timeout" }, { rx:recv(0) })
     pid:kill()
