@@ -7,6 +7,7 @@
 #include "actor/link.h"
 #include "actor/registry.h"
 #include "bind.h"
+#include "handle.h"
 #include "run/runtime.h"
 
 #include <math.h>
@@ -205,6 +206,7 @@ encode_boot(lua_State *L, int first)
     }
     memcpy(m->data, b->p, b->len);
     tp_scratch_done();
+    tp_take_objects(m);
     return m;
 }
 
@@ -219,6 +221,28 @@ check_what(lua_State *L, int arg)
     }
 }
 
+/* Kept by the parent, since what comes after it may raise. */
+static struct tp_env *
+child_env(lua_State *L, struct tp_lua *t)
+{
+    struct tp_env *env = tp_env_of(L, t->env), *old = t->child_env;
+    t->child_env = env;
+    if (old != NULL) {
+        tp_env_unref(old);
+    }
+    return env;
+}
+
+/* There is no child: what its arguments moved is the parent's again. */
+static void
+give_up(struct tp_lua *child)
+{
+    struct tp_msg *m = child->boot;
+    child->boot = NULL;
+    tp_lua_free(child);
+    tp_msg_unsend(m);
+}
+
 static int
 spawn(lua_State *L, struct spawn_args *s, int first)
 {
@@ -227,20 +251,18 @@ spawn(lua_State *L, struct spawn_args *s, int first)
     troupe_pid holder = 0;
     uint64_t ref = 0;
     check_what(L, first);
+    struct tp_env *env = child_env(L, tp_lua_of(self));
     struct tp_msg *m = encode_boot(L, first);
-    tp_own(tp_lua_of(self), m); /* tp_env_of may raise */
-    struct tp_env *env = tp_env_of(L, tp_lua_of(self)->env);
-    tp_disown(tp_lua_of(self), m);
     struct tp_lua *t = tp_lua_new(m, env, s->memory_limit, s->jit);
-    tp_env_unref(env);
     if (t == NULL) {
+        tp_msg_unsend(m);
         return tp_push_error(L, TROUPE_ENOMEM);
     }
     s->core.out_ref = &ref;
     s->core.out_holder = &holder;
     int rc = tp_spawn(&s->core, &tp_lua_class, t, &pid);
     if (rc != 0) {
-        tp_lua_free(t);
+        give_up(t);
         return tp_push_taken(L, rc, holder);
     }
     tp_actor_checkpoint();

@@ -43,11 +43,12 @@ struct tp_lua {
     struct tp_msg *boot;  /* function or name, and arguments; until started */
     struct tp_msg *owned; /* messages a C frame works on, freed at the end */
     struct tp_env *env;   /* package.path and friends */
-    uint64_t hot_cycles;  /* used so far, sampled when it waits */
-    lua_State *scan;      /* whose receive_match looks at the mail, or NULL */
-    int *out_status;      /* borrowed: where the result of its pcall goes */
-    char source[64];      /* what it runs, for the log */
-    uintptr_t dispatch;   /* what r14 holds while its Lua code runs; vm.c */
+    struct tp_env *child_env; /* what the last child took over */
+    uint64_t hot_cycles;      /* used so far, sampled when it waits */
+    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
+    int *out_status;        /* borrowed: where the result of its pcall goes */
+    char source[64];        /* what it runs, for the log */
+    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
     struct tp_buf *scratch; /* see tp_scratch */
 };
 
@@ -55,7 +56,7 @@ extern const struct tp_actor_class tp_lua_class;
 
 /* -- state.c ------------------------------------------------------------- */
 
-/* A new tp_lua for boot (taken, also on failure); NULL without memory. */
+/* A new tp_lua for boot, taken on success; NULL without memory. */
 struct tp_lua *tp_lua_new(struct tp_msg *boot, struct tp_env *env,
                           size_t memory_limit, enum tp_jit_mode jit);
 void tp_lua_free(struct tp_lua *t);
@@ -78,6 +79,9 @@ void tp_push_reason(lua_State *L, struct tp_reason *reason);
  * becomes its string. Never NULL. */
 struct tp_reason *tp_to_reason(lua_State *L, int idx);
 
+/* Pushes the traceback of L from this level on. */
+void tp_push_traceback(lua_State *L, int level);
+
 /* Message handler: makes {kind=, message=, traceback=, value=} of an error. */
 int tp_error_handler(lua_State *L);
 
@@ -88,8 +92,27 @@ struct tp_reason *tp_reason_of_error(lua_State *L, int status);
  * is about to wait. */
 void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
 
-/* For all that takes mail: raises where a receive_match looks at it. */
+/* For all that takes mail, or what is in a channel: raises where a
+ * receive_match or recv_match looks at one of them. */
 void tp_refuse_in_scan(lua_State *L, struct tp_lua *t);
+
+/* Such a look begins; it ends with t->scan = NULL. The predicate, a finalizer,
+ * or a module that a message needs may raise, and the scan be forgotten: its
+ * coroutine must not be freed before that is seen. */
+void tp_begin_scan(lua_State *L, struct tp_lua *t);
+
+/* Raises an argument error for what is neither predicate nor pattern. */
+void tp_check_matcher(lua_State *L, int arg);
+
+/* Does the value on top, of m, fit the matcher? */
+bool tp_matches(lua_State *L, int matcher, struct tp_msg *m);
+
+/* Pushes the value of m for a look. */
+void tp_push_peeked(lua_State *L, struct tp_msg *m);
+
+/* Pushes the value of m, which is gone then, or the actor's if it raises.
+ * Returns 1. */
+int tp_deliver_value(lua_State *L, struct tp_lua *t, struct tp_msg *m);
 
 /* m belongs to the running actor until disowned, and dies with it. */
 void tp_own(struct tp_lua *t, struct tp_msg *m);
@@ -184,8 +207,15 @@ int tp_push_taken(lua_State *L, int code, troupe_pid holder);
 /* Pushes a TP_MSG_GROUP as the table that Lua sees. */
 void tp_push_group_event(lua_State *L, const struct tp_msg *m);
 
-/* Makes the table of troupe.pg. */
+/* Make the tables of troupe.pg and troupe.net. */
 int tp_open_pg(lua_State *L);
+int tp_open_net(lua_State *L);
+
+/* Pushes a function of a Lua module, which is required only now. Returns 1. */
+int tp_push_from_module(lua_State *L, const char *module, const char *name);
+
+/* Makes the table that troupe.fs calls. */
+int tp_open_fs(lua_State *L);
 
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
@@ -197,11 +227,18 @@ uint64_t tp_check_deadline(lua_State *L, int arg, const char *name);
 void tp_set_args(int argc, const char *const *argv);
 
 /* Encodes the value at idx as a message from from; raises what cannot be sent,
- * with the caller's position. */
+ * with the caller's position. Who cannot deliver it: tp_msg_unsend. */
 struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);
+
+/* The same for more than one receiver: refuses what moves. */
+struct tp_msg *tp_encode_to_many(lua_State *L, int idx, const char *what,
+                                 troupe_pid from);
 
 /* nil and the short name of an error code; returns 2. */
 int tp_push_error(lua_State *L, int code);
+
+/* nil and the short name of an errno; returns 2. */
+int tp_push_errno(lua_State *L, int err);
 
 /* Is this the error by which an unkillable root unwinds to its end? */
 bool tp_is_exit_mark(lua_State *L, int idx);
@@ -209,12 +246,19 @@ bool tp_is_exit_mark(lua_State *L, int idx);
 /* Tells the codec and the core about us; more than once is fine. */
 void tp_bindings_init(void);
 
+/* What stands for the own mailbox in a select; a string keeps its meaning when
+ * it is copied with a function. */
+#define TP_INBOX "troupe.inbox"
+
 /* What Lua calls; see docs/reference. */
 int tp_l_alive(lua_State *L);
 int tp_l_await_down(lua_State *L);
+int tp_l_blocking(lua_State *L);
 int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);
 int tp_l_cast(lua_State *L);
+int tp_l_channel(lua_State *L);
+int tp_l_counter(lua_State *L);
 int tp_l_demonitor(lua_State *L);
 int tp_l_exit(lua_State *L);
 int tp_l_fail(lua_State *L);
@@ -224,6 +268,7 @@ int tp_l_join(lua_State *L);
 int tp_l_kill(lua_State *L);
 int tp_l_link(lua_State *L);
 int tp_l_monitor(lua_State *L);
+int tp_l_mutex(lua_State *L);
 int tp_l_names(lua_State *L);
 int tp_l_next(lua_State *L);
 int tp_l_now(lua_State *L);
@@ -231,8 +276,10 @@ int tp_l_os_exit(lua_State *L);
 int tp_l_print(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);
+int tp_l_recv_match(lua_State *L);
 int tp_l_register(lua_State *L);
 int tp_l_reply(lua_State *L);
+int tp_l_select(lua_State *L);
 int tp_l_self(lua_State *L);
 int tp_l_send(lua_State *L);
 int tp_l_sendable(lua_State *L);
@@ -254,6 +301,12 @@ int tp_l_wait_writable(lua_State *L);
 int tp_l_whereis(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
+
+/* -- blocking.c ---------------------------------------------------------- */
+
+/* Pushes where the error was raised that tp_l_blocking has just raised again,
+ * or nil. Once. */
+void tp_push_blocking_trace(lua_State *L);
 
 /* -- log.c --------------------------------------------------------------- */
 

@@ -152,13 +152,7 @@ push_outcome(lua_State *L, struct tp_lua *t, int rc, struct tp_msg *reply,
              struct tp_reason *reason)
 {
     if (rc == 0) {
-        if (!tp_decode_scalar(L, reply->data, reply->size)) {
-            tp_own(t, reply);
-            tp_decode(L, reply->data, reply->size);
-            tp_disown(t, reply);
-        }
-        tp_msg_free(reply);
-        return 1;
+        return tp_deliver_value(L, t, reply);
     }
     if (reason != NULL) {
         lua_pushnil(L);

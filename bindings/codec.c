@@ -1308,8 +1308,9 @@ encode_handle(struct enc *e, int idx, uint32_t parent, uint32_t at)
         return rc;
     }
     size_t before = b->len;
-    if (!ops->encode_handle(e->L, idx, b)) {
-        return refuse(e, parent, at, "userdata");
+    const char *refused = ops->encode_handle(e->L, idx, b);
+    if (refused != NULL) {
+        return refuse(e, parent, at, refused);
     }
     tp_assert(b->len - before >= sizeof(uint32_t));
     store_u32(at_position(e, pos) + 9, (uint32_t)(b->len - before));
@@ -1526,7 +1527,8 @@ struct dec {
     lua_State *L;
     const unsigned char *p;           /* next byte */
     const unsigned char *start, *end; /* the message */
-    int aux; /* stack index: objects that are referred to, by id; 0: none */
+    int aux;   /* stack index: objects that are referred to, by id; 0: none */
+    bool peek; /* see tp_peek */
 };
 
 static int
@@ -1782,7 +1784,8 @@ decode_handle(struct dec *d)
     int top = lua_gettop(L);
     luaL_checkstack(L, STACK_SLOTS, "message");
     ops->decode_handle(L, load_u32((const unsigned char *)p),
-                       p + sizeof(uint32_t), size - sizeof(uint32_t));
+                       (void *)(uintptr_t)(p + sizeof(uint32_t)),
+                       size - sizeof(uint32_t), d->peek);
     tp_assert(lua_gettop(L) == top + 1);
     (void)top;
     remember(d, id);
@@ -1897,11 +1900,12 @@ decode_later(struct dec *d)
     lua_pop(L, 1);
 }
 
-int
-tp_decode(lua_State *L, const void *p, size_t n)
+static int
+decode(lua_State *L, const void *p, size_t n, bool peek)
 {
     const unsigned char *start = p;
-    struct dec d = {.L = L, .p = start, .start = start, .end = start + n};
+    struct dec d = {
+        .L = L, .p = start, .start = start, .end = start + n, .peek = peek};
     uint32_t count = 1, ids = 0;
     need(&d, 1);
     if (*d.p == TAG_MSG) {
@@ -1930,22 +1934,36 @@ tp_decode(lua_State *L, const void *p, size_t n)
     return (int)count;
 }
 
-void
+int
+tp_decode(lua_State *L, const void *p, size_t n)
+{
+    return decode(L, p, n, false);
+}
+
+int
+tp_peek(lua_State *L, const void *p, size_t n)
+{
+    return decode(L, p, n, true);
+}
+
+size_t
 tp_each_handle(const void *p, size_t n,
-               void (*fn)(uint32_t kind, const void *payload, size_t n,
-                          void *ud),
+               void (*fn)(uint32_t kind, void *payload, size_t n, void *ud),
                void *ud)
 {
     const unsigned char *start = p;
+    size_t count = 0;
     if (n < MSG_BYTES || start[0] != TAG_MSG) {
-        return;
+        return 0;
     }
     for (uint32_t pos = load_u32(start + 5); pos != 0;
          pos = load_u32(start + pos + 5)) {
         const unsigned char *object = start + pos;
         tp_assert(object[0] == TAG_HANDLE);
         fn(load_u32(object + OBJECT_BYTES),
-           object + OBJECT_BYTES + sizeof(uint32_t),
+           (void *)(uintptr_t)(object + OBJECT_BYTES + sizeof(uint32_t)),
            load_u32(object + 9) - sizeof(uint32_t), ud);
+        count++;
     }
+    return count;
 }

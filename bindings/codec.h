@@ -28,6 +28,13 @@
 
 struct tp_seen;
 
+/* Which handles an encode lets through. */
+enum tp_handles {
+    TP_HANDLES_ALL,
+    TP_HANDLES_SHARED, /* for many readers: nothing that moves */
+    TP_HANDLES_NONE    /* for whoever comes: nobody holds references */
+};
+
 /*
  * Bytes written by an encoder, and the encoder's notes. All zero is a valid,
  * empty buffer. Reuse it: it keeps its memory.
@@ -44,6 +51,7 @@ struct tp_buf {
     uint32_t *index;      /* hash over seen, once there are many */
     size_t seen_cap;      /* entries allocated */
     size_t index_cap;     /* entries allocated */
+    enum tp_handles handles;
 };
 
 static inline void
@@ -60,6 +68,7 @@ static inline void
 tp_buf_reset(struct tp_buf *b)
 {
     b->len = 0;
+    b->handles = TP_HANDLES_ALL;
 }
 
 /* Free the memory if the buffer has grown beyond max_bytes in all. */
@@ -75,17 +84,18 @@ struct tp_codec_ops {
 
     /*
      * Write the full userdata at idx: append a uint32_t kind, then the
-     * payload, with tp_buf_put. False: it cannot be sent (also when out of
-     * memory). It must not raise, run Lua or change anything: the encode may
-     * still fail, or run twice. Take references and move sockets afterwards,
-     * with tp_each_handle.
+     * payload, with tp_buf_put. NULL, or what it is that cannot be sent (also
+     * when out of memory), as a text that stays. It must not raise, run Lua or
+     * change anything: the encode may still fail, or run twice. Take
+     * references and move sockets afterwards, with tp_each_handle.
      */
-    bool (*encode_handle)(lua_State *L, int idx, struct tp_buf *out);
+    const char *(*encode_handle)(lua_State *L, int idx, struct tp_buf *out);
 
-    /* Push the value that a handle has become. May raise; handles earlier in
-     * the message may have been decoded by then. */
-    void (*decode_handle)(lua_State *L, uint32_t kind, const void *payload,
-                          size_t n);
+    /* Push the value that a handle has become. peek: of tp_peek; what moves
+     * stays in the message. May raise; handles earlier in the message may have
+     * been decoded by then. */
+    void (*decode_handle)(lua_State *L, uint32_t kind, void *payload, size_t n,
+                          bool peek);
 
     /* Push the module ffi, opening it if need be. Default: require "ffi". */
     void (*open_ffi)(lua_State *L);
@@ -129,11 +139,15 @@ int tp_encode_n(lua_State *L, int first, int count, const char *what,
  */
 int tp_decode(lua_State *L, const void *p, size_t n);
 
-/* Call fn for each handle in an encoded message, newest first. */
-void tp_each_handle(const void *p, size_t n,
-                    void (*fn)(uint32_t kind, const void *payload, size_t n,
-                               void *ud),
-                    void *ud);
+/* The same for a look at a message that may be decoded again. */
+int tp_peek(lua_State *L, const void *p, size_t n);
+
+/* Call fn for each handle in an encoded message, newest first; it may write to
+ * the payload. Returns how many. */
+size_t tp_each_handle(const void *p, size_t n,
+                      void (*fn)(uint32_t kind, void *payload, size_t n,
+                                 void *ud),
+                      void *ud);
 
 /* -- Single small values, inline ---------------------------------------- */
 

@@ -154,7 +154,7 @@ l_dispatch(lua_State *L)
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
     troupe_pid pid = give(name, len, m, &rc);
     if (pid == 0) {
-        tp_msg_drop(m);
+        tp_msg_unsend(m);
         if (rc == TROUPE_EFULL) {
             return tp_push_error(L, rc);
         }
@@ -171,12 +171,10 @@ l_dispatch(lua_State *L)
 static bool
 send_copy(const struct tp_msg *m, troupe_pid pid)
 {
-    struct tp_msg *copy = tp_msg_new(m->size);
+    struct tp_msg *copy = tp_msg_copy(m);
     if (copy == NULL) {
         return false;
     }
-    memcpy(copy->data, m->data, m->size);
-    copy->from = m->from;
     if (tp_mailbox_push(pid, copy) != 0) {
         tp_msg_drop(copy);
         return false;
@@ -195,11 +193,8 @@ l_broadcast(lua_State *L)
     lua_Number sent = 0;
     const char *name = tp_check_name(L, 1, GROUP, &len);
     check_message(L, 2);
-    struct tp_msg *m = tp_encode_message(L, 2, a->pid);
+    struct tp_msg *m = tp_encode_to_many(L, 2, "message", a->pid);
     tp_own(t, m);
-    if ((m->flags & TP_MSG_HAS_HANDLES) != 0) {
-        return luaL_argerror(L, 2, "it can be sent to one actor only");
-    }
     int rc = tp_group_members(name, len, &pids);
     if (rc == 0) {
         tp_own(t, pids); /* a checkpoint may be the end */

@@ -6,6 +6,7 @@
  */
 #include "actor/inspect.h"
 #include "bind.h"
+#include "sched/blocking.h"
 
 #include <string.h>
 
@@ -91,6 +92,7 @@ push_info(lua_State *L, troupe_pid pid, const struct tp_actor_info *i,
     set_number(L, "monitored_by", i->monitored_by);
     set_flag(L, "trap_exit", i->trap_exit);
     set_flag(L, "in_c", i->in_c);
+    set_flag(L, "blocking", i->blocking);
     set_number(L, "overruns", (double)i->overruns);
     if (i->mail_limit != 0) {
         set_number(L, "mailbox_limit", i->mail_limit);
@@ -148,6 +150,19 @@ push_worker(lua_State *L, struct tp_worker *w)
     set_number(L, "queue", (double)tp_runq_len(tp_sched.runq, w->index));
 }
 
+static void
+push_blocking(lua_State *L)
+{
+    struct tp_blocking_stats s;
+    tp_blocking_get_stats(&s);
+    lua_createtable(L, 0, 5);
+    set_number(L, "limit", s.limit);
+    set_number(L, "threads", s.threads);
+    set_number(L, "idle", s.idle);
+    set_number(L, "queue", s.queued);
+    set_number(L, "calls", (double)s.sections);
+}
+
 /* stats() -> table: process totals, and one entry per scheduler */
 int
 tp_l_stats(lua_State *L)
@@ -167,5 +182,7 @@ tp_l_stats(lua_State *L)
         lua_rawseti(L, -2, (int)i + 1);
     }
     lua_setfield(L, -2, "schedulers");
+    push_blocking(L);
+    lua_setfield(L, -2, "blocking");
     return 1;
 }

@@ -462,7 +462,11 @@ push_preload(lua_State *L)
         return;
     }
     struct tp_buf *b = tp_scratch();
-    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, -1, "function", b);
+    int rc = TROUPE_ENOMEM;
+    if (b != NULL) {
+        b->handles = TP_HANDLES_NONE;
+        rc = tp_encode(L, -1, "function", b);
+    }
     tp_scratch_done();
     if (rc == TROUPE_EINVAL) {
         lua_pushliteral(L, "!");

@@ -12,6 +12,7 @@
 #include "actor/group.h"
 #include "actor/link.h"
 #include "bind.h"
+#include "handle.h"
 
 #include <string.h>
 
@@ -31,10 +32,15 @@ message_of(lua_State *L, const void *bytes, size_t n, troupe_pid from)
 
 /* A value that is not small. */
 static struct tp_msg *
-encode_big(lua_State *L, int idx, troupe_pid from)
+encode_big(lua_State *L, int idx, const char *what, enum tp_handles handles,
+           troupe_pid from)
 {
     struct tp_buf *b = tp_scratch();
-    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, idx, "message", b);
+    int rc = TROUPE_ENOMEM;
+    if (b != NULL) {
+        b->handles = handles;
+        rc = tp_encode(L, idx, what, b);
+    }
     if (rc == TROUPE_EINVAL) {
         luaL_where(L, 1);
         lua_insert(L, -2);
@@ -46,15 +52,30 @@ encode_big(lua_State *L, int idx, troupe_pid from)
     }
     struct tp_msg *m = message_of(L, b->p, b->len, from);
     tp_scratch_done();
+    tp_take_objects(m);
     return m;
+}
+
+static inline struct tp_msg *
+encode(lua_State *L, int idx, const char *what, enum tp_handles handles,
+       troupe_pid from)
+{
+    unsigned char small[TP_SCALAR_MAX];
+    size_t n = tp_encode_scalar(L, idx, small);
+    return n == 0 ? encode_big(L, idx, what, handles, from)
+                  : message_of(L, small, n, from);
 }
 
 struct tp_msg *
 tp_encode_message(lua_State *L, int idx, troupe_pid from)
 {
-    unsigned char small[TP_SCALAR_MAX];
-    size_t n = tp_encode_scalar(L, idx, small);
-    return n == 0 ? encode_big(L, idx, from) : message_of(L, small, n, from);
+    return encode(L, idx, "message", TP_HANDLES_ALL, from);
+}
+
+struct tp_msg *
+tp_encode_to_many(lua_State *L, int idx, const char *what, troupe_pid from)
+{
+    return encode(L, idx, what, TP_HANDLES_SHARED, from);
 }
 
 /* The mailbox was full; it may be one that blocks. m is the actor's while it
@@ -86,7 +107,7 @@ send_as(lua_State *L, enum tp_msg_kind kind)
         rc = send_waiting(a, to, m);
     }
     if (TP_UNLIKELY(rc != 0)) {
-        tp_msg_drop(m);
+        tp_msg_unsend(m);
         if (rc == TROUPE_EKILLED) {
             return tp_raise_wait(L, rc);
         }
@@ -117,13 +138,17 @@ tp_l_send_system(lua_State *L)
     return send_as(L, TP_MSG_SYSTEM);
 }
 
-/* sendable(value) -> true; or false, why not */
+/* sendable(value [, to_many]) -> true; or false, why not */
 int
 tp_l_sendable(lua_State *L)
 {
     luaL_checkany(L, 1);
     struct tp_buf *b = tp_scratch();
-    int rc = b == NULL ? TROUPE_ENOMEM : tp_encode(L, 1, "value", b);
+    int rc = TROUPE_ENOMEM;
+    if (b != NULL) {
+        b->handles = lua_toboolean(L, 2) ? TP_HANDLES_SHARED : TP_HANDLES_ALL;
+        rc = tp_encode(L, 1, "value", b);
+    }
     if (rc == TROUPE_ENOMEM) {
         return luaL_error(L, "not enough memory");
     }
@@ -159,15 +184,37 @@ push_notice(lua_State *L, struct tp_msg *m)
 }
 
 static void
-push_value(lua_State *L, struct tp_msg *m)
+push_value(lua_State *L, struct tp_msg *m, bool peek)
 {
     if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
         push_notice(L, m);
     } else if (m->kind == TP_MSG_GROUP) {
         tp_push_group_event(L, m);
+    } else if (peek) {
+        tp_push_peeked(L, m);
     } else if (!tp_decode_scalar(L, m->data, m->size)) {
         tp_decode(L, m->data, m->size);
     }
+}
+
+void
+tp_push_peeked(lua_State *L, struct tp_msg *m)
+{
+    if (!tp_decode_scalar(L, m->data, m->size)) {
+        tp_peek(L, m->data, m->size);
+    }
+}
+
+int
+tp_deliver_value(lua_State *L, struct tp_lua *t, struct tp_msg *m)
+{
+    if (!tp_decode_scalar(L, m->data, m->size)) {
+        tp_own(t, m);
+        tp_decode(L, m->data, m->size);
+        tp_disown(t, m);
+    }
+    tp_msg_drop(m);
+    return 1;
 }
 
 static void
@@ -202,18 +249,6 @@ push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
     return 3;
 }
 
-/* Its value was decoded: what a message of Lua's names is the receiver's. */
-static void
-discard(struct tp_msg *m)
-{
-    if (m->kind == TP_MSG_USER || m->kind == TP_MSG_CAST ||
-        m->kind == TP_MSG_SYSTEM) {
-        tp_msg_free(m);
-    } else {
-        tp_msg_drop(m);
-    }
-}
-
 /* m was taken out of the mailbox: pushes its value and its sender. A decode
  * may fail or even park, so m is the actor's meanwhile. */
 static int
@@ -228,10 +263,10 @@ deliver(lua_State *L, struct tp_actor *a, struct tp_msg *m)
     }
     tp_own(t, m);
     int n = push_sender(L, a, m); /* first: who asks is told if 2 fails */
-    push_value(L, m);
+    push_value(L, m, false);
     lua_insert(L, -n);
     tp_disown(t, m);
-    discard(m);
+    tp_msg_drop(m);
     return n;
 }
 
@@ -261,7 +296,8 @@ is_scanning(lua_State *L, lua_State *co)
     }
     for (int level = co == L; !found && lua_getstack(co, level, &ar); level++) {
         lua_getinfo(co, "f", &ar);
-        found = lua_tocfunction(co, -1) == tp_l_receive_match;
+        found = lua_tocfunction(co, -1) == tp_l_receive_match ||
+                lua_tocfunction(co, -1) == tp_l_recv_match;
         lua_pop(co, 1);
     }
     return found;
@@ -272,7 +308,8 @@ tp_refuse_in_scan(lua_State *L, struct tp_lua *t)
 {
     if (TP_UNLIKELY(t->scan != NULL)) {
         if (is_scanning(L, t->scan)) {
-            luaL_error(L, "a predicate of receive_match must not receive");
+            luaL_error(L, "a predicate of receive_match or recv_match must "
+                          "not receive");
         }
         t->scan = NULL;
     }
@@ -295,6 +332,7 @@ tp_l_receive(lua_State *L)
         deadline = tp_check_deadline(L, 1, "timeout");
     }
     tp_refuse_in_scan(L, t);
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     for (;;) {
         if (a->slot->mail_head == NULL && !tp_mailbox_fetch(a)) {
             tp_lua_tier_up(L, a);
@@ -305,7 +343,6 @@ tp_l_receive(lua_State *L)
         }
         struct tp_msg *m = take(a, &a->slot->mail_head);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return deliver(L, a, m);
         }
     }
@@ -334,6 +371,7 @@ tp_l_next(lua_State *L)
         deadline = tp_check_deadline(L, 1, "timeout");
     }
     tp_refuse_in_scan(L, tp_lua_of(a));
+    tp_actor_checkpoint(); /* as in receive */
     tp_mailbox_fetch(a);
     for (;;) {
         struct tp_msg **link = tp_mailbox_urgent(a);
@@ -350,7 +388,6 @@ tp_l_next(lua_State *L)
         }
         struct tp_msg *m = take(a, link);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return deliver(L, a, m);
         }
     }
@@ -413,15 +450,21 @@ is_subset(lua_State *L, int p, int v, int depth)
     return true;
 }
 
-/* Does the message fit? Stack: the matcher at 1, the value on top. */
-static bool
-matches(lua_State *L, struct tp_msg *m)
+void
+tp_check_matcher(lua_State *L, int arg)
+{
+    luaL_argcheck(L, lua_istable(L, arg) || lua_isfunction(L, arg), arg,
+                  "predicate or table expected");
+}
+
+bool
+tp_matches(lua_State *L, int matcher, struct tp_msg *m)
 {
     int value = lua_gettop(L);
-    if (lua_istable(L, 1)) {
-        return is_subset(L, 1, value, 0);
+    if (lua_istable(L, matcher)) {
+        return is_subset(L, matcher, value, 0);
     }
-    lua_pushvalue(L, 1);
+    lua_pushvalue(L, matcher);
     lua_pushvalue(L, value);
     push_from(L, m->from);
     lua_call(L, 2, 1);
@@ -443,10 +486,8 @@ is_wanted(struct tp_actor *a, const struct tp_msg *m)
     }
 }
 
-/* The predicate, a finalizer, or a module that a message needs may raise, and
- * the scan be forgotten: its coroutine must not be freed before that is seen. */
-static void
-begin_scan(lua_State *L, struct tp_lua *t)
+void
+tp_begin_scan(lua_State *L, struct tp_lua *t)
 {
     if (L != t->L) {
         lua_pushthread(L);
@@ -466,8 +507,8 @@ find(lua_State *L, struct tp_actor *a, struct tp_msg ***link)
             take(a, *link);
             continue;
         }
-        push_value(L, m);
-        bool fits = matches(L, m);
+        push_value(L, m, true);
+        bool fits = tp_matches(L, 1, m);
         if (fits && (m = take(a, *link)) != NULL) {
             return m;
         }
@@ -484,23 +525,25 @@ int
 tp_l_receive_match(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    if (!lua_istable(L, 1) && !lua_isfunction(L, 1)) {
-        return luaL_argerror(L, 1, "predicate or table expected");
-    }
+    tp_check_matcher(L, 1);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     struct tp_msg **link = &a->slot->mail_head;
     struct tp_lua *t = tp_lua_of(a);
     lua_settop(L, 1);
     tp_refuse_in_scan(L, t);
     for (;;) {
-        begin_scan(L, t);
+        tp_begin_scan(L, t);
         struct tp_msg *m = find(L, a, &link);
         t->scan = NULL;
         if (m != NULL) {
             tp_own(t, m);
+            if ((m->flags & TP_MSG_HAS_OBJECTS) != 0) {
+                lua_pop(L, 1); /* that was a look only */
+                push_value(L, m, false);
+            }
             int n = push_sender(L, a, m);
             tp_disown(t, m);
-            discard(m);
+            tp_msg_drop(m);
             return n;
         }
         tp_lua_tier_up(L, a);

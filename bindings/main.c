@@ -3,12 +3,14 @@
  *
  * Tests: spec/lua/command_spec.lua
  */
+#define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <troupe.h>
+#include <unistd.h>
 
 #define EXIT_USAGE 2
 
@@ -22,7 +24,10 @@ static const char usage[] =
     "  --max-actors N   live actors at most, 1 to 1048576\n"
     "  --slice-ms MS    longest run of an actor while others wait, 0.1 to "
     "1000\n"
-    "                   (default: 2)\n";
+    "                   (default: 2)\n"
+    "  --blocking-threads N\n"
+    "                   threads for calls that block, 1 to 1024 (default: "
+    "64)\n";
 
 static int
 usage_error(const char *what, const char *which)
@@ -51,7 +56,9 @@ static const struct number_option {
     {"--schedulers", 64, "--schedulers wants 1 to 64, not"},
     {"--max-actors", 1048576, "--max-actors wants 1 to 1048576, not"},
     {"--slice-ms", 1000, "--slice-ms wants 0.1 to 1000, not"},
+    {"--blocking-threads", 1024, "--blocking-threads wants 1 to 1024, not"},
 };
+#define NUMBER_OPTIONS ((int)(sizeof number_options / sizeof *number_options))
 
 /* Milliseconds with a fraction, or -1. */
 static double
@@ -74,6 +81,8 @@ set_option(struct troupe_config *config, int which, const char *text)
     long v = parse_number(text, 1, (long)number_options[which].max);
     if (which == 0) {
         config->schedulers = (unsigned)v;
+    } else if (which == 3) {
+        config->blocking_threads = (unsigned)v;
     } else {
         config->max_actors = (uint32_t)v;
     }
@@ -86,10 +95,11 @@ read_option(int argc, char **argv, int *at, struct troupe_config *config)
 {
     const char *name = argv[*at];
     int which = 0;
-    while (which < 3 && strcmp(name, number_options[which].name) != 0) {
+    while (which < NUMBER_OPTIONS &&
+           strcmp(name, number_options[which].name) != 0) {
         which++;
     }
-    if (which == 3) {
+    if (which == NUMBER_OPTIONS) {
         return usage_error("unknown option", name);
     }
     if (++*at == argc) {
@@ -102,6 +112,17 @@ read_option(int argc, char **argv, int *at, struct troupe_config *config)
     return 0;
 }
 
+/* Ends the process without a wait for a thread that may hold stdout's lock. */
+static _Noreturn void
+leave(int status)
+{
+    if (ftrylockfile(stdout) == 0) {
+        fflush(stdout);
+        funlockfile(stdout);
+    }
+    _exit(status);
+}
+
 static int
 run(int argc, char **argv)
 {
@@ -109,7 +130,7 @@ run(int argc, char **argv)
     struct troupe_result result;
     int at = 0;
     troupe_config_init(&config);
-    config.handle_signals = true;
+    config.handle_signals = config.exits_after = true;
     while (at < argc && argv[at][0] == '-' && argv[at][1] != '\0') {
         int status = read_option(argc, argv, &at, &config);
         if (status != 0) {
@@ -125,10 +146,15 @@ run(int argc, char **argv)
                  : rc != 0            ? EXIT_FAILURE
                  : result.signal != 0 ? 128 + result.signal
                                       : EXIT_SUCCESS;
-    fflush(stdout);
+    if (result.left_behind == 0) {
+        fflush(stdout);
+    }
     if (rc != 0) {
         fprintf(stderr, "troupe: %s\n",
                 result.error == NULL ? troupe_strerror(rc) : result.error);
+    }
+    if (result.left_behind > 0) {
+        leave(status);
     }
     troupe_result_fini(&result);
     return status;

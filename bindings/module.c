@@ -9,6 +9,7 @@
 #include "actor/registry.h"
 #include "bind.h"
 #include "run/runtime.h"
+#include "sched/blocking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,7 @@ static int l_run(lua_State *L);
 static int get_log(lua_State *L);
 static int get_args(lua_State *L);
 static int get_version(lua_State *L);
+static int get_inbox(lua_State *L);
 static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
@@ -78,6 +80,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"receive_match", tp_l_receive_match, false},
     {"sleep", tp_l_sleep, false},
     {"yield", tp_l_yield, false},
+    {"blocking", tp_l_blocking, false},
     {"now", tp_l_now, false},
     {"send_after", tp_l_send_after, false},
     {"send_every", tp_l_send_every, false},
@@ -99,6 +102,11 @@ static const struct lazy_entry troupe_entries[] = {
     {"reply", tp_l_reply, false},
     {"await_down", tp_l_await_down, false},
     {"sendable", tp_l_sendable, false},
+    {"channel", tp_l_channel, false},
+    {"select", tp_l_select, false},
+    {"inbox", get_inbox, true},
+    {"mutex", tp_l_mutex, false},
+    {"counter", tp_l_counter, false},
     {"task", get_task, true},
     {"all", get_all, true},
     {"race", get_race, true},
@@ -109,6 +117,8 @@ static const struct lazy_entry troupe_entries[] = {
     {"whereis", tp_l_whereis, false},
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
+    {"_fs", tp_open_fs, true},
+    {"_net", tp_open_net, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},
@@ -211,9 +221,15 @@ get_version(lua_State *L)
     return 1;
 }
 
-/* A function of a Lua module, which is required only now. */
 static int
-get_from(lua_State *L, const char *module, const char *name)
+get_inbox(lua_State *L)
+{
+    lua_pushliteral(L, TP_INBOX);
+    return 1;
+}
+
+int
+tp_push_from_module(lua_State *L, const char *module, const char *name)
 {
     lua_getglobal(L, "require");
     lua_pushstring(L, module);
@@ -225,19 +241,19 @@ get_from(lua_State *L, const char *module, const char *name)
 static int
 get_task(lua_State *L)
 {
-    return get_from(L, "troupe.task", "task");
+    return tp_push_from_module(L, "troupe.task", "task");
 }
 
 static int
 get_all(lua_State *L)
 {
-    return get_from(L, "troupe.task", "all");
+    return tp_push_from_module(L, "troupe.task", "all");
 }
 
 static int
 get_race(lua_State *L)
 {
-    return get_from(L, "troupe.task", "race");
+    return tp_push_from_module(L, "troupe.task", "race");
 }
 
 /* -- arguments ----------------------------------------------------------- */
@@ -299,16 +315,18 @@ option_number(lua_State *L, int arg, const char *key, double min, double max)
 static void
 check_keys(lua_State *L, int arg)
 {
-    static const char *const known[] = {"schedulers", "max_actors", "slice"};
+    static const char *const known[] = {"schedulers", "max_actors", "slice",
+                                        "blocking_threads"};
+    const size_t count = sizeof known / sizeof *known;
     lua_pushnil(L);
     while (lua_next(L, arg) != 0) {
         const char *key =
             lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         size_t i = 0;
-        while (i < 3 && strcmp(key, known[i]) != 0) {
+        while (i < count && strcmp(key, known[i]) != 0) {
             i++;
         }
-        if (i == 3) {
+        if (i == count) {
             luaL_error(L, "unknown option '%s'", key);
         }
         lua_pop(L, 1);
@@ -328,6 +346,8 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
     c->max_actors =
         (uint32_t)option_number(L, arg, "max_actors", 1, TP_MAX_ACTORS);
     c->slice_ns = (uint64_t)(option_number(L, arg, "slice", 0.0001, 1) * 1e9);
+    c->blocking_threads = (unsigned)option_number(L, arg, "blocking_threads", 1,
+                                                  TP_BLOCKING_THREADS_MAX);
 }
 
 /* The host's print, io.write and os.exit, while its state is the root's. */

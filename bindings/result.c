@@ -1,9 +1,11 @@
 /*
  * result.c - the only place that makes nil, err of an error code.
  *
- * Tests: spec/lua/send_spec.lua
+ * Tests: spec/lua/send_spec.lua, spec/lua/fs_spec.lua
  */
 #include "bind.h"
+
+#include "base/errnames.h"
 
 #include <ctype.h>
 
@@ -33,5 +35,13 @@ tp_push_error(lua_State *L, int code)
     default:
         lua_pushliteral(L, "unknown");
     }
+    return 2;
+}
+
+int
+tp_push_errno(lua_State *L, int err)
+{
+    lua_pushnil(L);
+    lua_pushstring(L, tp_errno_short(err));
     return 2;
 }

@@ -182,7 +182,9 @@ core_config(const struct troupe_config *c)
                               .stack_reserve = c->stack_reserve,
                               .stack_guard = c->stack_guard,
                               .slice_ns = c->slice_ns,
-                              .interruptible = c->handle_signals};
+                              .blocking_threads = c->blocking_threads,
+                              .interruptible = c->handle_signals,
+                              .exits_after = c->exits_after};
     return r;
 }
 
@@ -201,18 +203,24 @@ struct signals {
 static bool
 is_over(struct signals *s)
 {
-    /* SIG-1 acquire: sees that signals_end has said so. */
-    return atomic_load_explicit(&s->over, memory_order_acquire) != 0;
+    /* SIG-1 seq_cst: after let_go was stored. Partner: signals_end. */
+    return atomic_load_explicit(&s->over, memory_order_seq_cst) != 0;
 }
 
-/* From the third signal on the system decides: it ends the process. */
+/*
+ * From the third signal on the system decides: it ends the process. Not once
+ * the run is over: signals_end, which has not seen let_go, sends this thread a
+ * signal then.
+ */
 static void
 let_go(struct signals *s)
 {
     /* SIG-1 seq_cst: stored before over is read. Partner: signals_end stores
      * over, then reads this. */
     atomic_store_explicit(&s->let_go, 1, memory_order_seq_cst);
-    pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);
+    if (!is_over(s)) {
+        pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);
+    }
     while (!is_over(s)) {
         tp_futex_wait(&s->over, 0, TP_NEVER);
     }
@@ -294,6 +302,7 @@ run_root(const struct troupe_config *config, struct tp_lua *t,
         return TROUPE_ESYSTEM;
     }
     int rc = tp_run(&core, NULL, &tp_lua_class, t, &reason);
+    out->left_behind = rc == 0 ? tp_left_behind() : 0;
     tp_log_flush();
     if (config->handle_signals) {
         out->signal = signals_end(&signals);
@@ -340,6 +349,9 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
     tp_set_args(argc + 1, all);
     tp_free(all);
     struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    if (t == NULL && m != NULL) {
+        tp_msg_drop(m);
+    }
     return t == NULL ? TROUPE_ENOMEM : run_root(config, t, out);
 }
 

@@ -15,6 +15,7 @@
 #include "actor/registry.h"
 #include "actor/slice.h"
 #include "bind.h"
+#include "handle.h"
 #include "run/runtime.h"
 
 #include <luajit.h>
@@ -219,6 +220,7 @@ static int
 encode_protected(lua_State *L)
 {
     struct tp_buf *b = lua_touserdata(L, 1);
+    b->handles = TP_HANDLES_SHARED;
     int rc = tp_encode(L, 2, "reason", b);
     if (rc == TROUPE_ENOMEM) {
         return luaL_error(L, "not enough memory");
@@ -245,7 +247,11 @@ encode_reason(lua_State *L)
     if (status != 0) {
         return tp_reason_const(TP_REASON_MEMORY);
     }
-    struct tp_reason *r = sent ? tp_reason_new(b->p, b->len) : NULL;
+    struct tp_reason *r = NULL;
+    if (sent) {
+        r = tp_reason_new(b->p, b->len);
+        tp_take_reason_objects(r);
+    }
     tp_scratch_done();
     return r;
 }
@@ -331,13 +337,32 @@ tp_to_reason(lua_State *L, int idx)
 
 /* Pushes the traceback of L. It is put together on a stack of its own, since
  * L's may have just overflowed. */
-static void
-push_traceback(lua_State *L, int level)
+void
+tp_push_traceback(lua_State *L, int level)
 {
     lua_State *aside = lua_newthread(L);
     luaL_traceback(aside, L, NULL, level);
     lua_xmove(aside, L, 1);
     lua_remove(L, -2);
+}
+
+/* Pushes where the error that is being handled comes from. */
+static void
+push_origin(lua_State *L)
+{
+    lua_Debug ar;
+    if (lua_getstack(L, 1, &ar) && lua_getinfo(L, "f", &ar)) {
+        bool again = lua_tocfunction(L, -1) == tp_l_blocking;
+        lua_pop(L, 1);
+        if (again) {
+            tp_push_blocking_trace(L);
+            if (lua_isstring(L, -1)) {
+                return;
+            }
+            lua_pop(L, 1);
+        }
+    }
+    tp_push_traceback(L, 1);
 }
 
 /* The handler runs where the error was raised, so the traceback is whole. The
@@ -353,7 +378,7 @@ tp_error_handler(lua_State *L)
     lua_setfield(L, 2, "value");
     lua_pushvalue(L, 1);
     to_text(L, text_protected);
-    push_traceback(L, 1);
+    push_origin(L);
     lua_setfield(L, 2, "traceback");
     lua_setfield(L, 2, "message");
     return 1;
@@ -509,7 +534,7 @@ boot(lua_State *L)
     struct tp_msg *m = t->boot;
     tp_decode(L, m->data, m->size);
     t->boot = NULL;
-    tp_msg_free(m);
+    tp_msg_drop(m);
     bool by_name = lua_type(L, 1) == LUA_TSTRING;
     note_source(t, L, 1);
     if (by_name) {
@@ -782,16 +807,38 @@ lua_main(struct tp_actor *a, void *arg)
 }
 
 static void
-lua_finish(struct tp_actor *a, void *arg)
+drop_messages(struct tp_lua *t)
 {
-    struct tp_lua *t = arg;
-    /* Taken by a frame that is no more: its caller shall learn the reason. */
+    while (t->owned != NULL) {
+        struct tp_msg *m = t->owned;
+        t->owned = m->next;
+        tp_msg_drop(m);
+    }
+    if (t->boot != NULL) {
+        tp_msg_drop(t->boot);
+        t->boot = NULL;
+    }
+}
+
+/* What frames that are no more had in hand. */
+static void
+drop_left(struct tp_actor *a, struct tp_lua *t)
+{
+    /* Taken by such a frame: its caller shall learn the reason. */
     for (struct tp_msg *m = t->owned; m != NULL; m = m->next) {
         if (m->kind == TP_MSG_CALL && m->ref != 0) {
             tp_owed_queued(a, m);
             m->ref = 0;
         }
     }
+    drop_messages(t);
+}
+
+static void
+lua_finish(struct tp_actor *a, void *arg)
+{
+    struct tp_lua *t = arg;
+    drop_left(a, t);
     if (t->L != NULL && !t->borrowed && (t->may_finalize || t->jit_on)) {
         tp_vm_settle(t);
         lua_close(t->L);
@@ -806,6 +853,7 @@ lua_overflowed(struct tp_actor *a, void *arg)
     if (!t->silent) {
         log_bare(a, t, overflow_text);
     }
+    drop_left(a, t);
 }
 
 static void
@@ -829,9 +877,6 @@ tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
 {
     struct tp_lua *t = tp_calloc(1, sizeof *t);
     if (t == NULL) {
-        if (boot_msg != NULL) {
-            tp_msg_drop(boot_msg);
-        }
         return NULL;
     }
     tp_arena_init(&t->arena, 0);
@@ -845,14 +890,7 @@ tp_lua_new(struct tp_msg *boot_msg, struct tp_env *env, size_t memory_limit,
 void
 tp_lua_free(struct tp_lua *t)
 {
-    while (t->owned != NULL) {
-        struct tp_msg *m = t->owned;
-        t->owned = m->next;
-        tp_msg_drop(m);
-    }
-    if (t->boot != NULL) {
-        tp_msg_drop(t->boot);
-    }
+    drop_messages(t);
     if (t->scratch != NULL) {
         scratch_free(t->scratch);
     }
@@ -866,13 +904,20 @@ tp_lua_free(struct tp_lua *t)
     if (t->env != NULL) {
         tp_env_unref(t->env);
     }
+    if (t->child_env != NULL) {
+        tp_env_unref(t->child_env);
+    }
     tp_arena_fini(&t->arena);
     tp_free(t);
 }
 
 /* -- hooks --------------------------------------------------------------- */
 
-static const struct tp_codec_ops codec_ops = {.is_pid = tp_pid_was_issued};
+static const struct tp_codec_ops codec_ops = {
+    .is_pid = tp_pid_was_issued,
+    .encode_handle = tp_handle_encode,
+    .decode_handle = tp_handle_decode,
+};
 
 static void
 slow_finish(troupe_pid pid)
@@ -883,10 +928,22 @@ slow_finish(troupe_pid pid)
 }
 
 static void
+left_behind(unsigned actors)
+{
+    char text[80];
+    int n = snprintf(text, sizeof text,
+                     "left behind in calls that block: %u actor%s", actors,
+                     actors == 1 ? "" : "s");
+    tp_log(TP_LOG_WARN, 0, text, (size_t)n, false);
+}
+
+static void
 init_once(void)
 {
+    tp_on_left_behind = left_behind;
     tp_actor_on_slow_finish = slow_finish;
     tp_codec_init(&codec_ops);
+    tp_handles_init();
     tp_vm_init();
 }
 

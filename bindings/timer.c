@@ -89,10 +89,12 @@ start(lua_State *L, uint64_t deadline_ns, uint64_t interval_ns)
     if (lua_isnoneornil(L, 3)) {
         return luaL_argerror(L, 3, "message expected, got nil");
     }
-    struct tp_msg *m = tp_encode_message(L, 3, a->pid);
+    struct tp_msg *m = interval_ns == 0
+                           ? tp_encode_message(L, 3, a->pid)
+                           : tp_encode_to_many(L, 3, "message", a->pid);
     int rc = start_core(L, m, deadline_ns, interval_ns, &id);
     if (rc != 0) {
-        tp_msg_drop(m);
+        tp_msg_unsend(m);
         return tp_push_error(L, rc);
     }
     lua_pushnumber(L, (lua_Number)id);

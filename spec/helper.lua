@@ -206,6 +206,17 @@ function helper.ended(pid)
   end
 end
 
+--- Waits until an actor waits. An error if it does not.
+function helper.parked(pid)
+  local deadline = troupe.now() + helper.DEADLINE
+  while troupe.info(pid).state ~= "parked" do
+    if troupe.now() > deadline then
+      error("the actor did not come to wait", 2)
+    end
+    troupe.yield()
+  end
+end
+
 --- Joins: "normal", or the reason, which is "noproc" if it has ended already.
 function helper.reason(pid)
   local ok, reason = troupe.join(pid, helper.DEADLINE)

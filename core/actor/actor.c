@@ -10,6 +10,7 @@
 #include "actor/link.h"
 #include "actor/mailbox.h"
 #include "actor/registry.h"
+#include "sched/blocking.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -248,6 +249,9 @@ const struct tp_sched_ops tp_actor_sched_ops = {doom, overflow, reap,
 
 /* -- birth --------------------------------------------------------------- */
 
+/* Parks between two looks at the dead part of a stack; the first park is one. */
+#define PARKS_PER_SHRINK 64
+
 static void
 actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
            const struct tp_actor_class *class, void *arg)
@@ -261,6 +265,7 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     a->mail_policy = opts->mail_policy;
     a->started_ns = tp_now_ns();
     a->low_water = a->stack.hi;
+    a->parks = PARKS_PER_SHRINK;
     tp_list_init(&a->watchers);
     tp_list_init(&a->owed);
     tp_list_init(&a->names);
@@ -372,9 +377,6 @@ note_low_water(struct tp_actor *self)
     }
 }
 
-/* Parks between two looks at the dead part of a stack. */
-#define PARKS_PER_SHRINK 64
-
 /* About to park: what lies below is dead. The rule is DESIGN 2.2's. */
 static void
 shrink(struct tp_actor *self)
@@ -445,6 +447,27 @@ tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns)
         }
     }
     return 0;
+}
+
+int
+tp_blocking_begin(struct tp_actor *self)
+{
+    if (self->finishing) {
+        return TROUPE_EINVAL;
+    }
+    if (told_to_end(self)) {
+        return TROUPE_EKILLED;
+    }
+    note_low_water(self);
+    return tp_blocking_enter(self->slot);
+}
+
+int
+tp_blocking_end(struct tp_actor *self)
+{
+    note_low_water(self);
+    tp_blocking_leave(self->slot);
+    return told_to_end(self) ? TROUPE_EKILLED : 0;
 }
 
 void

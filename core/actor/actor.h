@@ -107,7 +107,7 @@ struct tp_actor {
     bool abandoned;     /* its stack ran over: class->finish is left out */
     unsigned nopreempt; /* troupe_nopreempt_begin, nested */
     uint32_t shrinks;   /* of the stack */
-    uint32_t parks;     /* since the stack was last shrunk */
+    uint32_t parks;     /* since the stack was last shrunk, or enough */
     uint64_t overruns;  /* slices cut short */
     _Atomic bool in_c;  /* the last signal met code that may not stop */
     troupe_pid master;  /* whose exit a server takes first; 0: nobody's */
@@ -179,6 +179,18 @@ int tp_actor_yield(struct tp_actor *self);
 /* Parks until deadline_ns, never less. As tp_actor_park. */
 int tp_actor_sleep(struct tp_actor *self, uint64_t deadline_ns);
 
+/*
+ * Between the two the running actor is on a thread of the blocking pool: what
+ * blocks there blocks nobody else. It may do all that an actor may, and wait,
+ * too. They nest; only the outermost pair moves. An actor that ends in between
+ * needs no end.
+ * begin: 0; TROUPE_EINVAL: in finish; TROUPE_EKILLED: an unkillable actor was
+ * told to end; TROUPE_ELIMIT: no thread could be had. end: 0 or TROUPE_EKILLED,
+ * and the section is over. Both may park.
+ */
+int tp_blocking_begin(struct tp_actor *self);
+int tp_blocking_end(struct tp_actor *self);
+
 /* Ends pid at its next wait or yield, whether it traps exits or not; takes
  * reason. False: already ending or gone. Any thread. */
 bool tp_actor_end(troupe_pid pid, struct tp_reason *reason);
@@ -190,9 +202,7 @@ bool tp_actor_end_locked(struct tp_actor *a, struct tp_reason *reason);
 static inline bool
 tp_actor_is_doomed(const struct tp_actor *self)
 {
-    /* relaxed: a look at one's own state. */
-    return (atomic_load_explicit(&self->slot->state, memory_order_relaxed) &
-            TP_STATE_DOOMED) != 0;
+    return tp_slot_is_doomed(self->slot);
 }
 
 /* The running actor's reason, before its main returns; takes it. */

@@ -91,7 +91,7 @@ tp_call(struct tp_actor *self, troupe_pid to, struct tp_msg *m,
     }
     if (rc != 0) {
         m->ref = 0; /* nobody is asked: nothing to answer */
-        tp_msg_drop(m);
+        tp_msg_unsend(m);
         take_answer(self, false, out_reply, out_reason);
         return rc;
     }
@@ -120,7 +120,7 @@ tp_call_answer(troupe_pid caller, uint64_t id, struct tp_msg *reply,
     if (waits) {
         tp_unpark_at(caller, epoch);
     } else if (reply != NULL) {
-        tp_msg_drop(reply);
+        tp_msg_unsend(reply);
     }
     return waits;
 }
@@ -197,7 +197,7 @@ tp_owed_reply(struct tp_actor *self, struct tp_owed *o, struct tp_msg *reply)
 {
     struct tp_owed was;
     if (!settle(self, o, &was)) {
-        tp_msg_drop(reply);
+        tp_msg_unsend(reply);
         return false;
     }
     return tp_call_answer(was.caller, was.id, reply, NULL);

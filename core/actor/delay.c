@@ -86,14 +86,12 @@ fire_once(struct tp_event *e)
 static struct tp_msg *
 tick_message(struct delayed *d)
 {
-    struct tp_msg *m = tp_msg_new(d->m->size);
+    struct tp_msg *m = tp_msg_copy(d->m);
     if (m == NULL) {
         return NULL;
     }
-    memcpy(m->data, d->m->data, d->m->size);
-    m->from = d->m->from;
     m->kind = TP_MSG_TICK;
-    m->flags = TP_MSG_HAS_HANDLES;
+    m->flags |= TP_MSG_HAS_HANDLES;
     m->ref = (uintptr_t)d->tick;
     /* relaxed: the event holds a reference. */
     atomic_fetch_add_explicit(&d->tick->refs, 1, memory_order_relaxed);
@@ -162,9 +160,6 @@ int
 tp_send_after(troupe_pid to, struct tp_msg *m, uint64_t deadline_ns,
               uint64_t interval_ns, uint64_t *out_id)
 {
-    if (interval_ns != 0 && (m->flags & TP_MSG_HAS_HANDLES) != 0) {
-        return TROUPE_EINVAL;
-    }
     struct delayed *d = delayed_new(to, m, interval_ns, 0);
     return d == NULL ? TROUPE_ENOMEM : start(d, deadline_ns, out_id);
 }

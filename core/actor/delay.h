@@ -15,7 +15,7 @@
 
 /*
  * Sends m to to at deadline_ns, and then each interval_ns if that is not 0
- * (the message must hold no handles then). A full mailbox that blocks takes it
+ * (m names nothing that moves then). A full mailbox that blocks takes it
  * beyond its limit, since a timer cannot wait; one that refuses or drops does
  * without; the message of an interval is not counted by the limit. At most one message of an interval
  * waits in the mailbox: a tick that finds the last one unread is left out. The

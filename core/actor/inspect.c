@@ -5,6 +5,8 @@
  */
 #include "actor/inspect.h"
 
+#include "sched/blocking.h"
+
 static uint32_t
 list_length(const struct tp_list *l)
 {
@@ -28,6 +30,7 @@ fill_locked(const struct tp_actor *a, struct tp_actor_info *out)
     out->trap_exit = a->trap_exit;
     /* relaxed: a sample. */
     out->in_c = atomic_load_explicit(&a->in_c, memory_order_relaxed);
+    out->blocking = tp_slot_blocks(a->slot);
     out->overruns = a->overruns;
     out->stack_reserve = a->stack.reserve;
     out->stack_guard = a->stack.guard;

@@ -20,6 +20,7 @@ struct tp_actor_info {
     uint32_t links, monitored_by;
     bool trap_exit;
     bool in_c;         /* the last signal met code that cannot stop */
+    bool blocking;     /* sample: in the blocking pool, or on its way */
     uint64_t overruns; /* sample */
     size_t stack_reserve, stack_guard;
     size_t stack_high_water; /* sample: deepest use seen at a switch, bytes */

@@ -344,10 +344,10 @@ tp_mailbox_pop(struct tp_actor *self)
     return tp_mailbox_take(self, &self->slot->mail_head);
 }
 
-/* Says in the inbox that the reader parks; false if mail is there. */
-static bool
-announce_park(struct tp_slot *s)
+bool
+tp_mailbox_arm(struct tp_actor *self)
 {
+    struct tp_slot *s = self->slot;
     /* relaxed: the exchange below decides. */
     uint64_t word = atomic_load_explicit(&s->inbox, memory_order_relaxed);
     uint64_t parks = ((uint64_t)tp_wait_epoch(s) << EPOCH_SHIFT) | TAG_PARKS;
@@ -376,7 +376,7 @@ tp_mailbox_wait(struct tp_actor *self, uint64_t deadline_ns)
         if (self->finishing) {
             return TROUPE_EINVAL;
         }
-        if (!announce_park(self->slot)) {
+        if (!tp_mailbox_arm(self)) {
             continue;
         }
         int rc = tp_actor_park(self, deadline_ns);

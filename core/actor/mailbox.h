@@ -74,6 +74,10 @@ struct tp_msg *tp_mailbox_take(struct tp_actor *self, struct tp_msg **link);
  * TP_MSG_SYSTEM, or a TP_MSG_EXIT from self->master. NULL: none was fetched. */
 struct tp_msg **tp_mailbox_urgent(struct tp_actor *self);
 
+/* The next message will end the running actor's wait. False: there is one that
+ * was not fetched. Leaves nothing behind that a later wait meets. */
+bool tp_mailbox_arm(struct tp_actor *self);
+
 /* Parks until something new has arrived (then it is fetched: 0) or the
  * deadline is over (TROUPE_ETIMEOUT). Else as tp_actor_park. */
 int tp_mailbox_wait(struct tp_actor *self, uint64_t deadline_ns);

@@ -9,7 +9,7 @@
  *           that are not inlined and do not switch, so a green stack may
  *           change its thread between two calls.
  * Locks:    TP_RANK_SLAB, one mutex per class; no malloc under it.
- * Ordering: MSG-1.
+ * Ordering: MSG-1, MSG-2.
  * Memory:   as in message.h. At most 64 batches per class stay in the depot
  *           and two per thread.
  * Parks:    never.
@@ -23,6 +23,7 @@
 #include "mem/magazine.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #define CLASSES       6
 #define CLASS_MIN     64u
@@ -34,7 +35,13 @@ _Static_assert(sizeof(struct tp_mag_item) <= offsetof(struct tp_msg, size),
                "a free message keeps its class");
 
 /* Any thread, atomic; set once at start. */
-static _Atomic(void (*)(struct tp_msg *)) drop_hook;
+static _Atomic(void (*)(struct tp_msg *)) drop_hook, retain_hook;
+
+/* What this thread is about to drop, while it drops another one. */
+static _Thread_local struct {
+    bool busy;
+    struct tp_msg *next;
+} dropping __attribute__((tls_model("initial-exec")));
 
 void
 tp_msg_set_drop(void (*drop)(struct tp_msg *))
@@ -45,18 +52,77 @@ tp_msg_set_drop(void (*drop)(struct tp_msg *))
 }
 
 void
+tp_msg_set_retain(void (*retain)(struct tp_msg *))
+{
+    /* MSG-2 release: as MSG-1. Partner: tp_msg_copy. */
+    atomic_store_explicit(&retain_hook, retain, memory_order_release);
+}
+
+static void
+drop_one(struct tp_msg *m)
+{
+    /* MSG-1 acquire: sees the set-up behind the hook. Partner:
+     * tp_msg_set_drop. */
+    void (*drop)(struct tp_msg *) =
+        atomic_load_explicit(&drop_hook, memory_order_acquire);
+    if (drop != NULL) {
+        drop(m);
+    }
+    tp_msg_free(m);
+}
+
+/* Not by recursion: the depth is the user's. Nobody switches in here. */
+static __attribute__((noinline)) void
+drop_with_handles(struct tp_msg *m)
+{
+    if (dropping.busy) {
+        m->next = dropping.next;
+        dropping.next = m;
+        return;
+    }
+    dropping.busy = true;
+    do {
+        drop_one(m);
+        m = dropping.next;
+        if (m != NULL) {
+            dropping.next = m->next;
+        }
+    } while (m != NULL);
+    dropping.busy = false;
+}
+
+void
 tp_msg_drop(struct tp_msg *m)
 {
     if (m->flags & TP_MSG_HAS_HANDLES) {
-        /* MSG-1 acquire: sees the set-up behind the hook. Partner:
-         * tp_msg_set_drop. */
-        void (*drop)(struct tp_msg *) =
-            atomic_load_explicit(&drop_hook, memory_order_acquire);
-        if (drop != NULL) {
-            drop(m);
-        }
+        drop_with_handles(m);
+    } else {
+        tp_msg_free(m);
     }
-    tp_msg_free(m);
+}
+
+void
+tp_msg_unsend(struct tp_msg *m)
+{
+    m->flags |= TP_MSG_UNSENT;
+    tp_msg_drop(m);
+}
+
+struct tp_msg *
+tp_msg_copy(const struct tp_msg *m)
+{
+    struct tp_msg *copy = tp_msg_new(m->size);
+    if (copy == NULL) {
+        return NULL;
+    }
+    memcpy(copy->data, m->data, m->size);
+    copy->from = m->from;
+    if (m->flags & TP_MSG_HAS_OBJECTS) {
+        copy->flags = TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
+        /* MSG-2 acquire: as in drop_one. Partner: tp_msg_set_retain. */
+        atomic_load_explicit(&retain_hook, memory_order_acquire)(copy);
+    }
+    return copy;
 }
 
 static inline struct tp_msg *

@@ -13,7 +13,11 @@
 #include <stdint.h>
 
 enum tp_msg_flag {
-    TP_MSG_HAS_HANDLES = 1 << 0 /* data names objects that drop must release */
+    TP_MSG_HAS_HANDLES = 1 << 0, /* drop has something to release */
+    TP_MSG_HAS_OBJECTS = 1 << 1, /* namely what data, of the bindings, names; in
+                                    addition to what goes with the kind */
+    TP_MSG_UNSENT = 1 << 2       /* for the hook: nobody got it, what it moved
+                                    is the sender's again */
 };
 
 struct tp_msg {
@@ -36,12 +40,24 @@ struct tp_msg *tp_msg_new(size_t size);
 /* Free the memory of a message; what data names was taken over by someone. */
 void tp_msg_free(struct tp_msg *m);
 
-/* Destroy a message that nobody received: release what it names, free it. */
+/* Destroy a message: release what it still names, free it. What it names may
+ * be messages in turn; those are dropped after it, however deep they nest. */
 void tp_msg_drop(struct tp_msg *m);
+
+/* The same by its sender, the running actor: the message went to nobody, and
+ * what it moved is where it was. */
+void tp_msg_unsend(struct tp_msg *m);
+
+/* A message with the same from, data and references to the objects there. NULL
+ * without memory. Nothing in m may be of a kind that moves. */
+struct tp_msg *tp_msg_copy(const struct tp_msg *m);
 
 /* What tp_msg_drop calls for a message with TP_MSG_HAS_HANDLES; it must not
  * free the message. NULL: nothing is called. */
 void tp_msg_set_drop(void (*drop)(struct tp_msg *));
+
+/* What tp_msg_copy calls for one with TP_MSG_HAS_OBJECTS. */
+void tp_msg_set_retain(void (*retain)(struct tp_msg *));
 
 /* Move this thread's cache to the shared depot. A thread that ends does so by
  * itself. */

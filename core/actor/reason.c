@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+void (*tp_reason_release)(struct tp_reason *r);
+
 static struct tp_reason constants[] = {
     {.kind = TP_REASON_NORMAL},   {.kind = TP_REASON_SHUTDOWN},
     {.kind = TP_REASON_KILLED},   {.kind = TP_REASON_NOPROC},
@@ -36,6 +38,7 @@ tp_reason_new(const void *data, size_t size)
     }
     atomic_init(&r->refs, 1);
     r->kind = TP_REASON_VALUE;
+    r->has_objects = false;
     r->size = (uint32_t)size;
     r->data = (unsigned char *)(r + 1);
     memcpy(r->data, data, size);
@@ -59,6 +62,9 @@ tp_reason_unref(struct tp_reason *r)
      * are this decrement. */
     if (r->kind == TP_REASON_VALUE &&
         atomic_fetch_sub_explicit(&r->refs, 1, memory_order_acq_rel) == 1) {
+        if (r->has_objects) {
+            tp_reason_release(r);
+        }
         tp_free(r);
     }
 }

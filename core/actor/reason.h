@@ -13,6 +13,7 @@
 #define TP_ACTOR_REASON_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -30,9 +31,13 @@ enum tp_reason_kind {
 struct tp_reason {
     _Atomic uint32_t refs; /* TP_REASON_VALUE only */
     uint8_t kind;          /* enum tp_reason_kind */
+    bool has_objects;      /* data names objects of the bindings */
     uint32_t size;
     unsigned char *data;
 };
+
+/* Called for a reason with has_objects before it is freed. Set before any. */
+extern void (*tp_reason_release)(struct tp_reason *r);
 
 /* A constant reason; kind is not TP_REASON_VALUE. Never NULL. */
 struct tp_reason *tp_reason_const(enum tp_reason_kind kind);

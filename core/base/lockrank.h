@@ -16,8 +16,12 @@
     X(RUNTIME, "start and stop of the runtime")                                \
     X(REGISTRY, "names and groups")                                            \
     X(SLOT, "one actor's links, monitors, exit reason and blocked senders")    \
+    X(CHANNEL, "the line of a full channel, or of a value's mutex")            \
+    X(ENDPOINT, "one socket that was handed on to another actor")              \
+    X(RESOLVE, "names of hosts, known and asked for")                          \
     X(IO, "one shard of the waits for file descriptors")                       \
     X(TIMER, "the timer heap")                                                 \
+    X(POOL, "the blocking pool: its queue and its threads")                    \
     X(INJECT, "the run queue that other threads push to")                      \
     X(STRIPE, "one worker's run queue in the striped and mutex backends")      \
     X(FREELIST, "vacant slots")                                                \

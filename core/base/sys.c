@@ -15,6 +15,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
@@ -207,10 +208,30 @@ tp_futex_wake(_Atomic uint32_t *word, int count)
             0);
 }
 
+static void
+block_signals(sigset_t *old)
+{
+    static const int open[] = {SIGURG,  SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+                               SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
+    sigset_t set;
+    sigfillset(&set);
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
+        sigdelset(&set, open[i]);
+    }
+    pthread_sigmask(SIG_SETMASK, &set, old);
+}
+
 int
 tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg)
 {
-    return fault_now() ? EAGAIN : pthread_create(out_thread, NULL, main, arg);
+    sigset_t old;
+    if (fault_now()) {
+        return EAGAIN;
+    }
+    block_signals(&old); /* the new thread takes over what its creator has */
+    int rc = pthread_create(out_thread, NULL, main, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
 }
 
 /* Where standard input was closed its number is not for us: who asks for it

@@ -20,14 +20,19 @@
 
 #include "base/check.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #define TP_HIDDEN __attribute__((visibility("hidden")))
 
 struct tp_fiber {
     void *sp;        /* valid while suspended; checked builds: else NULL */
     int saved_errno; /* valid while suspended */
+    /* The scheduler's, in the cache line that it looks at anyway; see
+     * sched/blocking.h. Kept by init. */
+    _Atomic uint32_t blocking;
 #ifdef TP_ASAN
     const void *asan_lo; /* bounds of the stack, for ASan's stack checks */
     size_t asan_bytes;

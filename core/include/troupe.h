@@ -39,7 +39,7 @@ extern "C" {
     X(ENOPROC, -3, "no such actor")                                            \
     X(EFULL, -4, "mailbox is full")                                            \
     X(ETIMEOUT, -5, "timed out")                                               \
-    X(EBUSY, -6, "in use: a runtime is active, or another actor waits")        \
+    X(EBUSY, -6, "in use: already active, or another actor waits there")       \
     X(ELIMIT, -7, "a limit of the runtime or of the system was reached")       \
     X(ENOTACTOR, -8, "not called from an actor")                               \
     X(ENOTFOUND, -9, "not found")                                              \
@@ -87,24 +87,34 @@ TROUPE_API void troupe_nopreempt_end(void);
 
 /* Zero means the default. Fill with troupe_config_init, then change. */
 struct troupe_config {
-    size_t size;          /* of this struct; set by init */
-    unsigned schedulers;  /* threads, 1..64; default: usable CPUs */
-    uint32_t max_actors;  /* 1..2^20; default: 2^20 */
-    size_t stack_reserve; /* bytes of address space; default: 256 KiB */
-    size_t stack_guard;   /* bytes below it; default: 256 KiB */
-    uint64_t slice_ns;    /* longest run of an actor; default: 2 ms */
-    bool handle_signals;  /* SIGINT and SIGTERM: the first sends the root exit
+    size_t size;               /* of this struct; set by init */
+    unsigned schedulers;       /* threads, 1..64; default: usable CPUs */
+    uint32_t max_actors;       /* 1..2^20; default: 2^20 */
+    size_t stack_reserve;      /* bytes of address space; default: 256 KiB */
+    size_t stack_guard;        /* bytes below it; default: 256 KiB */
+    uint64_t slice_ns;         /* longest run of an actor; default: 2 ms */
+    unsigned blocking_threads; /* for calls that block, at most, 1..1024;
+                                  default: 64 */
+    bool handle_signals; /* SIGINT and SIGTERM: the first sends the root exit
                              "shutdown", the second kills all actors, a third
                              one acts as if the runtime were not there */
+    bool exits_after;    /* the process ends after the run. The run then does
+                             not wait for calls that block for more than 5 s
+                             after it was stopped; see left_behind. Otherwise it
+                             waits for them, however long they take */
 };
 
 TROUPE_API void troupe_config_init(struct troupe_config *config);
 
 struct troupe_result {
-    bool exited;   /* os.exit was called */
-    int exit_code; /* its code; else 0, or 1 when the root failed */
-    int signal;    /* handle_signals: the first one that came, else 0 */
-    char *error;   /* what was wrong, with a traceback; NULL: nothing */
+    bool exited;          /* os.exit was called */
+    int exit_code;        /* its code; else 0, or 1 when the root failed */
+    int signal;           /* handle_signals: the first one that came, else 0 */
+    char *error;          /* what was wrong, with a traceback; NULL: nothing */
+    unsigned left_behind; /* exits_after: threads that are still in calls that
+                             block. Nothing was taken apart, and no run can
+                             follow: end the process by _exit, since such a
+                             thread may hold locks of the C library */
 };
 
 /*

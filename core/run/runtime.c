@@ -13,15 +13,20 @@
 #include "actor/slice.h"
 #include "ctx/fault.h"
 #include "mem/slab.h"
+#include "sched/blocking.h"
 #include "sched/monitor.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SLICE_NS_DEFAULT 2000000ull
 
+/* Beyond the patience, so often it is looked at who is left. */
+#define PATIENCE_SHARE 50
+
 void (*tp_user_release)(struct tp_msg *m);
+void (*tp_on_left_behind)(unsigned actors);
+_Atomic uint64_t tp_blocking_patience_ns = 5000000000ull;
 
 static struct {
     struct tp_mutex lock; /* rank RUNTIME */
@@ -34,11 +39,16 @@ static struct {
     struct tp_run_hook *hooks;
     /* set at start */
     bool interruptible;
+    bool exits_after;
+    /* the first one who ends all, then the timer: step 5 */
+    struct tp_event patience;
     /* the run's thread, and reap of the root */
     struct tp_reason *root_reason;
     /* any thread, atomic */
     _Atomic bool root_ended;
     _Atomic uint32_t external;
+    _Atomic bool ending;     /* all were told to end */
+    _Atomic unsigned behind; /* actors that were left behind */
 } rt;
 
 bool
@@ -112,13 +122,77 @@ stop_hooks(void)
 
 /* -- stop ---------------------------------------------------------------- */
 
+static void
+patience_start(uint64_t ns)
+{
+    uint64_t id; /* without memory for it the run waits */
+    tp_event_start(&rt.patience, tp_now_ns() + ns, &id);
+}
+
+static bool
+patience_fire(struct tp_event *e)
+{
+    (void)e;
+    unsigned blocked = tp_blocking_sections();
+    /* relaxed, all: samples; who is only about to end is seen next time. */
+    if (blocked > 0 &&
+        atomic_load_explicit(&tp_actor_live, memory_order_relaxed) == blocked) {
+        /* relaxed: read by the run's thread, which sees the stop. */
+        atomic_store_explicit(&rt.behind, blocked, memory_order_relaxed);
+        tp_sched_stop();
+    } else {
+        /* relaxed: set before a run. */
+        patience_start(atomic_load_explicit(&tp_blocking_patience_ns,
+                                            memory_order_relaxed) /
+                       PATIENCE_SHARE);
+    }
+    return false;
+}
+
+static void
+patience_drop(struct tp_event *e)
+{
+    (void)e;
+}
+
+static bool
+patience_matters(struct tp_event *e)
+{
+    (void)e;
+    return tp_blocking_sections() > 0;
+}
+
+/* Step 1. */
+static void
+end_all(enum tp_reason_kind root, enum tp_reason_kind others)
+{
+    tp_actor_end_all(root, others);
+    /* relaxed: only about who starts the timer. */
+    if (rt.exits_after &&
+        !atomic_exchange_explicit(&rt.ending, true, memory_order_relaxed)) {
+        rt.patience.fire = patience_fire;
+        rt.patience.drop = patience_drop;
+        rt.patience.matters = patience_matters;
+        /* relaxed: set before a run. */
+        patience_start(atomic_load_explicit(&tp_blocking_patience_ns,
+                                            memory_order_relaxed));
+    }
+}
+
+unsigned
+tp_left_behind(void)
+{
+    /* relaxed: after the run. */
+    return atomic_load_explicit(&rt.behind, memory_order_relaxed);
+}
+
 /* Threads outside ask for a stop under the lock, and only while the tables are
  * there; what comes before that is made up for in go_up. */
 static void
 halt_locked(void)
 {
     if (rt.up) {
-        tp_actor_end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+        end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
     }
 }
 
@@ -154,7 +228,7 @@ interrupt_locked(void)
         return;
     }
     if (rt.interrupts > 1) {
-        tp_actor_end_all(TP_REASON_KILLED, TP_REASON_KILLED);
+        end_all(TP_REASON_KILLED, TP_REASON_KILLED);
     } else if (ended) {
         halt_locked();
     } else {
@@ -222,7 +296,8 @@ quiescent(void)
      * queues: what was made runnable before the last external_end is queued,
      * or somebody has run it. Partner: tp_external_begin, tp_external_end. */
     if (atomic_load_explicit(&rt.external, memory_order_seq_cst) != 0 ||
-        tp_timers_prune() || !tp_sched_is_quiet(ticket)) {
+        tp_blocking_is_busy() || tp_timers_prune() ||
+        !tp_sched_is_quiet(ticket)) {
         return false;
     }
     /* relaxed: a root that ends is not parked. */
@@ -230,8 +305,8 @@ quiescent(void)
     if (!ended && rt.interruptible && root_traps_exits()) {
         return false;
     }
-    tp_actor_end_all(ended ? TP_REASON_SHUTDOWN : TP_REASON_DEADLOCK,
-                     TP_REASON_SHUTDOWN);
+    end_all(ended ? TP_REASON_SHUTDOWN : TP_REASON_DEADLOCK,
+            TP_REASON_SHUTDOWN);
     return true;
 }
 
@@ -252,7 +327,7 @@ on_root_end(struct tp_reason *reason)
     bool interrupted = rt.interrupts > 0;
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
     if (interrupted || is_failure(reason)) {
-        tp_actor_end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
+        end_all(TP_REASON_SHUTDOWN, TP_REASON_SHUTDOWN);
     }
 }
 
@@ -283,33 +358,15 @@ worker_main(void *arg)
     return NULL;
 }
 
-/* Threads of the runtime get no signals of the process; what a scheduler
- * itself is sent (the preempting signal, faults) stays open. */
-static void
-block_signals(sigset_t *old)
-{
-    static const int open[] = {SIGURG,  SIGSEGV, SIGBUS, SIGFPE, SIGILL,
-                               SIGTRAP, SIGABRT, SIGSYS, SIGPROF};
-    sigset_t set;
-    sigfillset(&set);
-    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        sigdelset(&set, open[i]);
-    }
-    pthread_sigmask(SIG_SETMASK, &set, old);
-}
-
 static unsigned
 start_threads(unsigned count)
 {
-    sigset_t old;
     unsigned started = 1;
-    block_signals(&old);
     while (started < count &&
            tp_thread_create(&tp_sched.workers[started].thread, worker_main,
                             (void *)(uintptr_t)started) == 0) {
         started++;
     }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
     return started;
 }
 
@@ -324,7 +381,7 @@ join_threads(unsigned started)
 /* -- run ----------------------------------------------------------------- */
 
 static bool
-claim(bool interruptible)
+claim(const struct tp_run_config *config)
 {
     tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
     bool mine = !rt.active;
@@ -332,7 +389,8 @@ claim(bool interruptible)
         rt.active = true;
         rt.halted = false;
         rt.interrupts = 0;
-        rt.interruptible = interruptible;
+        rt.interruptible = config->interruptible;
+        rt.exits_after = config->exits_after;
         rt.root_reason = NULL;
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
@@ -351,14 +409,15 @@ release(void)
 static void
 release_handles(struct tp_msg *m)
 {
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0) {
+        tp_user_release(m);
+    }
     if (m->kind == TP_MSG_DOWN || m->kind == TP_MSG_EXIT) {
         tp_notice_release(m);
     } else if (m->kind == TP_MSG_CALL) {
         tp_call_release(m);
     } else if (m->kind == TP_MSG_TICK) {
         tp_tick_release(m);
-    } else if (tp_user_release != NULL) {
-        tp_user_release(m);
     }
 }
 
@@ -370,6 +429,10 @@ reset(void)
     atomic_store_explicit(&rt.root_ended, false, memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&rt.external, 0, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&rt.ending, false, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&rt.behind, 0, memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&tp_actor_no_spawn, false, memory_order_relaxed);
     /* relaxed: as above. */
@@ -406,12 +469,25 @@ run_threads(unsigned count)
     go_down();
 }
 
+/* Step 5: nothing is taken apart that an actor in the pool might still use. */
+static void
+leave_behind(struct tp_reason **out_reason)
+{
+    unsigned actors = tp_left_behind();
+    if (*out_reason == NULL) {
+        *out_reason = tp_reason_const(TP_REASON_SHUTDOWN);
+    }
+    if (tp_on_left_behind != NULL) {
+        tp_on_left_behind(actors);
+    }
+}
+
 int
 tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
        const struct tp_actor_class *class, void *arg,
        struct tp_reason **out_reason)
 {
-    if (!claim(config->interruptible)) {
+    if (!claim(config)) {
         return TROUPE_EBUSY;
     }
     unsigned count =
@@ -443,6 +519,12 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         goto fail_slice;
     }
     tp_sched.signals = tp_preempt_is_supported();
+    rc = tp_blocking_init(config->blocking_threads == 0
+                              ? TP_BLOCKING_THREADS_DEFAULT
+                              : config->blocking_threads);
+    if (rc != 0) {
+        goto fail_blocking;
+    }
     rc = tp_monitor_start();
     if (rc != 0) {
         goto fail_monitor;
@@ -453,10 +535,17 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         *out_reason = rt.root_reason;
     }
     tp_monitor_stop();
+    if (tp_left_behind() > 0) {
+        leave_behind(out_reason);
+        return 0;
+    }
+    tp_blocking_stop();
     stop_hooks();
     tp_groups_fini();
     tp_names_fini();
 fail_monitor:
+    tp_blocking_fini();
+fail_blocking:
     tp_slice_fini();
 fail_slice:
     tp_sched_fini();

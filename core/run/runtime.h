@@ -8,6 +8,10 @@
  *   2 They run their finalizers and are reaped; the live count falls to zero.
  *   3 The one who counts zero stops the workers; they leave their loops.
  *   4 tp_run joins the threads, takes all apart and returns the root's reason.
+ *   5 An actor in a blocking call ends when that returns, which may be never. A
+ *     run whose process exits afterwards waits for tp_blocking_patience_ns from
+ *     1 on; when only such actors are left then, it stops the workers, leaves
+ *     all as it is and returns. No run can follow.
  *
  * Threads:  run: one, which becomes worker 0. The rest: any.
  * Locks:    TP_RANK_RUNTIME.
@@ -25,8 +29,10 @@ struct tp_run_config {
     uint32_t max_actors;  /* 1..2^20; 0: 2^20 */
     size_t stack_reserve; /* bytes; 0: 256 KiB */
     size_t stack_guard;
-    uint64_t slice_ns;  /* 0: 2 ms */
+    uint64_t slice_ns;         /* 0: 2 ms */
+    unsigned blocking_threads; /* of the pool, 1..1024; 0: 64 */
     bool interruptible; /* a root that traps exits may wait for tp_interrupt */
+    bool exits_after;   /* the process ends after the run: see step 5 */
 };
 
 /*
@@ -40,11 +46,18 @@ int tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
 /* Is a runtime active in this process? */
 bool tp_is_running(void);
 
-/* Releases what a message of the bindings names; set before tp_run. */
+/* Releases what a message with TP_MSG_HAS_OBJECTS names; set before tp_run. */
 extern void (*tp_user_release)(struct tp_msg *m);
 
 /* Ends the run in order; the first code given counts. Any thread. */
 void tp_halt(int code);
+
+/* So many actors were left behind in blocking calls, in step 5. */
+unsigned tp_left_behind(void);
+
+/* Step 5: for tests; and who is told, with their number. May be NULL. */
+extern _Atomic uint64_t tp_blocking_patience_ns;
+extern void (*tp_on_left_behind)(unsigned actors);
 
 /* True and the code if the last run was halted. */
 bool tp_halted(int *out_code);

@@ -5,9 +5,10 @@
  *           long is asked to yield, a wake slot that waits behind it while a
  *           worker sleeps is passed on, a timer that nobody keeps, and events
  *           that nobody takes, are given to a sleeper. It sleeps while all
- *           workers do.
+ *           schedulers do, but for a signal to an actor that shall end and runs
+ *           in the blocking pool.
  * Threads:  poke: any. The rest: the thread that starts and stops the runtime.
- * Ordering: MON-1, WS-1.
+ * Ordering: MON-1, MON-2, WS-1.
  * Fails:    start: TROUPE_ESYSTEM.
  * Tests:    spec/unit/worker_test.c
  */

@@ -101,6 +101,15 @@ tp_state_epoch(uint64_t word)
     return (uint32_t)(word >> TP_STATE_EPOCH_SHIFT);
 }
 
+/* A look, at one's own slot or as a sample. */
+static inline bool
+tp_slot_is_doomed(const struct tp_slot *s)
+{
+    /* relaxed: the reason is read after the switch that follows. */
+    return (atomic_load_explicit(&s->state, memory_order_relaxed) &
+            TP_STATE_DOOMED) != 0;
+}
+
 static inline uint32_t
 tp_pid_index(troupe_pid pid)
 {

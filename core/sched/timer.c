@@ -364,7 +364,7 @@ wait_came_up(struct tp_wait_timer *t, uint64_t now_ns, struct due *d)
     }
     /* ST-1 acquire: the epoch is read after the deadline that belongs to it
      * or to an earlier wait; a mismatch can only wake a wait too early, and
-     * waits look at the clock. Partner: run_slice, which moves the epoch on. */
+     * waits look at the clock. Partner: tp_worker_slice, which moves the epoch on. */
     uint64_t word = atomic_load_explicit(&t->slot->state, memory_order_acquire);
     d->event = NULL;
     d->pid = tp_slot_pid(t->slot);

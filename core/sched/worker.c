@@ -5,16 +5,23 @@
  *
  *   VACANT  -> QUEUED    tp_slot_born, the spawner, who has it in hand until
  *                        tp_slot_start
- *   QUEUED  -> RUNNING   run_slice, the worker that took it; the epoch moves on
+ *   QUEUED  -> RUNNING   tp_worker_slice, the worker that took it; the epoch moves on
  *   RUNNING -> NOTIFIED  tp_unpark_at with the current epoch, any thread
  *   RUNNING -> PARKED    after_park, the worker, once the stack is at rest
  *   RUNNING, NOTIFIED -> QUEUED   yield, or a park that was already notified
  *   PARKED  -> QUEUED    tp_unpark_at with the current epoch, or tp_slot_doom
  *   RUNNING, NOTIFIED -> DONE     tp_slot_done, the actor at its end
- *   any     -> | DOOMED  tp_slot_doom; taken away by run_slice
+ *   any     -> | DOOMED  tp_slot_doom; taken away by tp_worker_slice, on a
+ *                        scheduler
+ *   RUNNING -> QUEUED    tp_worker_slice, of one that is on a wrong thread: a
+ *                        doomed one in the pool, or one that goes on in its
+ *                        blocking section on a scheduler
  *
  * The worker, not the actor, stores PARKED: before that store no other thread
- * may touch the stack, since this one still stands on it.
+ * may touch the stack, since this one still stands on it. A worker is a
+ * scheduler or a thread of the blocking pool. A slot that is QUEUED is in a run
+ * queue, a wake slot or the pool's queue: whoever made that step has it in hand
+ * and puts it there (enqueue).
  *
  * Threads:  see worker.h.
  * Locks:    none of its own.
@@ -26,6 +33,7 @@
 #define _GNU_SOURCE
 #include "sched/worker.h"
 
+#include "sched/blocking.h"
 #include "sched/monitor.h"
 #include "sched/timer.h"
 
@@ -128,7 +136,8 @@ prefetch(const struct tp_slot *s)
     }
 }
 
-/* Owner: puts s first, what was first goes to the queue. */
+/* Owner: puts s first, what was first goes to the queue. Nobody is woken for
+ * that: see worker.h. */
 static void
 wake_slot_put(struct tp_worker *w, struct tp_slot *s)
 {
@@ -139,7 +148,6 @@ wake_slot_put(struct tp_worker *w, struct tp_slot *s)
         atomic_exchange_explicit(&w->wake_slot, s, memory_order_acq_rel);
     if (old != NULL) {
         tp_runq_push(tp_sched.runq, w->index, &old->qnode);
-        wake_one();
     }
 }
 
@@ -155,18 +163,34 @@ wake_slot_take(struct tp_worker *w)
     return atomic_exchange_explicit(&w->wake_slot, NULL, memory_order_acq_rel);
 }
 
+/* A thread without a run queue. */
+static bool
+is_outside(const struct tp_worker *w)
+{
+    return w == NULL || w->pool;
+}
+
+void
+tp_sched_submit(struct tp_slot *s)
+{
+    tp_runq_inject(tp_sched.runq, &s->qnode);
+    wake_one();
+}
+
 /* s is QUEUED, in no queue, and the caller's. */
 static void
 enqueue(struct tp_slot *s)
 {
+    if (TP_UNLIKELY(tp_slot_blocks(s)) && tp_blocking_push(s)) {
+        return;
+    }
     struct tp_worker *w = tp_worker_self();
-    if (w == NULL) {
-        tp_runq_inject(tp_sched.runq, &s->qnode);
-        wake_one();
+    if (is_outside(w)) {
+        tp_sched_submit(s);
     } else if (w->current != NULL) {
         wake_slot_put(w, s);
     } else {
-        /* The loop itself: it takes one next, the chain rule sees the rest. */
+        /* The loop itself: it takes one next. */
         tp_runq_push(tp_sched.runq, w->index, &s->qnode);
     }
 }
@@ -235,7 +259,7 @@ tp_unpark_all(const struct tp_wake *wakes, size_t n)
     for (size_t i = 0; i < n; i++) {
         struct tp_slot *s;
         end_wait(wakes[i].pid, wakes[i].epoch, &s);
-        if (s != NULL && w == NULL) {
+        if (s != NULL && is_outside(w) && !tp_slot_blocks(s)) {
             tp_runq_inject(tp_sched.runq, &s->qnode);
             any = true;
         } else if (s != NULL) {
@@ -279,8 +303,11 @@ tp_slot_doom(struct tp_slot *s, uint32_t gen)
                                                   memory_order_relaxed)) {
             if (st == TP_PARKED) {
                 enqueue(s);
-            } else if (st != TP_QUEUED && s != tp_slot_self()) {
-                hurry_all();
+            } else if (s != tp_slot_self()) {
+                tp_blocking_hurry();
+                if (st != TP_QUEUED) {
+                    hurry_all();
+                }
             }
             return true;
         }
@@ -347,12 +374,17 @@ tp_wait_abandon(struct tp_slot *self)
         &self->state, &word, next, memory_order_acquire, memory_order_relaxed));
 }
 
+/* Is something there that w might run instead? A thread of the pool need not
+ * make room: the schedulers run meanwhile. */
 static bool
-is_doomed(const struct tp_slot *s)
+others_wait(struct tp_worker *w)
 {
-    /* relaxed: the reason is read after the switch. */
-    return (atomic_load_explicit(&s->state, memory_order_relaxed) &
-            TP_STATE_DOOMED) != 0;
+    /* relaxed: a hint. */
+    return !w->pool &&
+           (atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
+            tp_runq_has_work(tp_sched.runq) ||
+            tp_timers_earliest() <= tp_now_ns() ||
+            tp_sched_poll_is_due(POLL_EVERY));
 }
 
 void
@@ -361,16 +393,7 @@ tp_worker_checkpoint_slow(void)
     struct tp_worker *w = tp_worker_self();
     /* relaxed: a request to hurry, repeated by the monitor. */
     atomic_store_explicit(&w->resched, false, memory_order_relaxed);
-    /* relaxed: a look; run_slice is the acquire. */
-    bool doomed =
-        (atomic_load_explicit(&w->current->state, memory_order_relaxed) &
-         TP_STATE_DOOMED) != 0;
-    /* relaxed: a hint that something else is there to run. */
-    if (doomed ||
-        atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
-        is_doomed(w->current) || tp_runq_has_work(tp_sched.runq) ||
-        tp_timers_earliest() <= tp_now_ns() ||
-        tp_sched_poll_is_due(POLL_EVERY)) {
+    if (tp_slot_is_doomed(w->current) || others_wait(w)) {
         tp_worker_yield(w->current);
     }
 }
@@ -395,7 +418,11 @@ after_park(struct tp_worker *w, struct tp_slot *s)
     } while (!atomic_compare_exchange_weak_explicit(
         &s->state, &word, next, memory_order_acq_rel, memory_order_relaxed));
     if (tp_state_of(next) == TP_QUEUED) {
-        wake_slot_put(w, s);
+        if (TP_UNLIKELY(w->pool)) {
+            enqueue(s);
+        } else {
+            wake_slot_put(w, s);
+        }
     }
 }
 
@@ -409,46 +436,83 @@ after_yield(struct tp_worker *w, struct tp_slot *s)
         &s->state, &word, (word & ~TP_STATE_MASK) | TP_QUEUED,
         memory_order_acq_rel, memory_order_relaxed)) {
     }
-    tp_runq_push(tp_sched.runq, w->index, &s->qnode);
+    if (TP_UNLIKELY(w->pool || tp_slot_blocks(s))) {
+        enqueue(s);
+    } else {
+        tp_runq_push(tp_sched.runq, w->index, &s->qnode);
+    }
+}
+
+/*
+ * s, doomed, is about to run. An actor ends on a scheduler, so that it needs no
+ * thread of a pool that is stuck; one that cannot be killed goes on in its
+ * blocking section, in the pool. False: it was sent there.
+ */
+static bool
+admit_doomed(struct tp_worker *w, struct tp_slot *s)
+{
+    if (!w->pool) {
+        /* ST-1 acquire: sees the reason that the doomer stored. */
+        atomic_fetch_and_explicit(&s->state, ~TP_STATE_DOOMED,
+                                  memory_order_acquire);
+        if (tp_sched.ops->doom(s)) {
+            tp_blocking_forget(s);
+        }
+        if (!tp_slot_blocks(s)) {
+            return true;
+        }
+    }
+    after_yield(w, s);
+    return false;
+}
+
+/* The slice that begins, as the monitor sees it. Before the state says so: who
+ * dooms an actor that runs then finds it here. */
+static void
+show(struct tp_worker *w, struct tp_slot *s)
+{
+    /* relaxed, all: samples; see above for the order. */
+    atomic_store_explicit(&w->poked, false, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(
+        &w->slice, atomic_load_explicit(&w->slice, memory_order_relaxed) + 1,
+        memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->running, s, memory_order_relaxed);
 }
 
 static void
-run_slice(struct tp_worker *w, struct tp_slot *s)
+hide(struct tp_worker *w)
+{
+    /* relaxed: a sample. */
+    atomic_store_explicit(&w->running, NULL, memory_order_relaxed);
+    w->current = NULL;
+}
+
+void
+tp_worker_slice(struct tp_worker *w, struct tp_slot *s)
 {
     /* relaxed, both: what the last slice was asked is not for this one. Before
      * the actor runs, so that whoever dooms it then is heard. */
     atomic_store_explicit(&w->resched, false, memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&w->yield_wanted, false, memory_order_relaxed);
+    show(w, s);
     /* ST-1 acquire: sees the stack as the last worker left it, and what the
      * waker wrote. Partners: after_park, tp_unpark_at, tp_slot_start. */
     uint64_t word = atomic_fetch_add_explicit(
         &s->state, TP_STATE_EPOCH_ONE + TP_RUNNING - TP_QUEUED,
         memory_order_acq_rel);
     tp_assert(tp_state_of(word) == TP_QUEUED);
-    if (TP_UNLIKELY((word & TP_STATE_DOOMED) != 0)) {
-        /* ST-1 acquire: sees the reason that the doomer stored. */
-        atomic_fetch_and_explicit(&s->state, ~TP_STATE_DOOMED,
-                                  memory_order_acquire);
-        tp_sched.ops->doom(s);
+    if (TP_UNLIKELY((word & TP_STATE_DOOMED) != 0) && !admit_doomed(w, s)) {
+        hide(w);
+        return;
     }
     w->current = s;
-    /* relaxed: samples for the monitor. */
-    atomic_store_explicit(&w->running, s, memory_order_relaxed);
-    /* relaxed: as above. */
-    atomic_store_explicit(&w->poked, false, memory_order_relaxed);
     count(&w->stats.switches, 1);
     w->slice_start_cycles = tp_cycles();
-    /* relaxed: only this thread writes; the monitor samples. */
-    atomic_store_explicit(
-        &w->slice, atomic_load_explicit(&w->slice, memory_order_relaxed) + 1,
-        memory_order_relaxed);
-    /* relaxed: as above. */
-    atomic_store_explicit(&w->in_actor, true, memory_order_relaxed);
     tp_fiber_switch(&w->fiber, s->fiber);
-    /* relaxed: as above. */
-    atomic_store_explicit(&w->in_actor, false, memory_order_relaxed);
-    w->current = NULL;
+    hide(w);
     switch (w->after) {
     case TP_AFTER_PARK:
         after_park(w, s);
@@ -457,10 +521,12 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
         after_yield(w, s);
         break;
     case TP_AFTER_EXIT:
+        tp_blocking_forget(s);
         tp_sched.ops->reap(s);
         break;
     case TP_AFTER_OVERFLOW:
         tp_sched.ops->overflow(s);
+        tp_blocking_forget(s);
         after_yield(w, s);
         break;
     }
@@ -576,21 +642,26 @@ sleep_in_poll(struct tp_worker *w, const struct tp_poll *poll,
     return n;
 }
 
-/* Chain rule: more is queued than this worker runs next. One that was woken
- * looks at all queues, since what it takes need not be what it was woken for.
- */
+/* Chain rule: one that was woken has found work, and there is more, in whatever
+ * queue: what it takes need not be what it was woken for. */
 static void
 chain(struct tp_worker *w)
 {
-    if (tp_sched.count == 1) {
-        return;
-    }
-    bool more = w->woken ? tp_runq_has_work(tp_sched.runq)
-                         : tp_runq_local_len(tp_sched.runq, w->index) > 0;
-    w->woken = false;
-    if (more) {
+    if (w->woken && tp_runq_has_work(tp_sched.runq)) {
         wake_one();
     }
+    w->woken = false;
+}
+
+/* Owner: s is from a queue. */
+static void
+note_taken(struct tp_worker *w)
+{
+    w->slot_streak = 0;
+    /* relaxed: one writer; the monitor compares two samples. */
+    uint32_t taken = atomic_load_explicit(&w->taken, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->taken, taken + 1, memory_order_relaxed);
 }
 
 static uint32_t
@@ -614,7 +685,7 @@ take_queued(struct tp_worker *w)
         count(&w->stats.steals, s != NULL);
     }
     if (s != NULL) {
-        w->slot_streak = 0;
+        note_taken(w);
         chain(w);
         return s;
     }
@@ -634,7 +705,7 @@ take(struct tp_worker *w)
         struct tp_slot *s = wake_slot_take(w);
         if (s != NULL) {
             w->slot_streak++;
-            chain(w); /* who yielded or slept is queued, and s may run long */
+            chain(w);
             return s;
         }
     }
@@ -664,7 +735,7 @@ on_earlier_deadline(uint64_t deadline_ns)
             atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed);
         if (keeper >= 0) {
             tp_parker_unpark(&tp_sched.workers[keeper].parker);
-        } else if (tp_worker_self() == NULL) {
+        } else if (is_outside(tp_worker_self())) {
             wake_one();
         }
     }
@@ -779,28 +850,40 @@ tp_sched_short_of(unsigned started)
 }
 
 void
-tp_worker_run(unsigned index)
+tp_worker_thread_begin(struct tp_worker *w)
 {
-    struct tp_worker *w = &tp_sched.workers[index];
     self_worker = w;
     /* relaxed: the monitor signals nobody before it sees it. */
     atomic_store_explicit(&w->tid, (int)syscall(SYS_gettid),
                           memory_order_relaxed);
     tp_fiber_init_thread(&w->fiber);
+}
+
+void
+tp_worker_thread_end(struct tp_worker *w)
+{
+    tp_fiber_fini(&w->fiber);
+    /* relaxed: a late signal finds no actor. */
+    atomic_store_explicit(&w->tid, 0, memory_order_relaxed);
+    self_worker = NULL;
+}
+
+void
+tp_worker_run(unsigned index)
+{
+    struct tp_worker *w = &tp_sched.workers[index];
+    tp_worker_thread_begin(w);
     tp_idle_leave(&tp_sched.idle, index);
     tp_monitor_poke();
     while (!stopping()) {
         struct tp_slot *s = take(w);
         if (s != NULL) {
-            run_slice(w, s);
+            tp_worker_slice(w, s);
         } else {
             idle(w);
         }
     }
-    tp_fiber_fini(&w->fiber);
-    /* relaxed: a late signal finds no actor. */
-    atomic_store_explicit(&w->tid, 0, memory_order_relaxed);
-    self_worker = NULL;
+    tp_worker_thread_end(w);
 }
 
 void
@@ -828,8 +911,8 @@ tp_pid_is_alive(troupe_pid pid)
            st != TP_DONE;
 }
 
-static void
-worker_init(struct tp_worker *w, unsigned index)
+void
+tp_worker_init(struct tp_worker *w, unsigned index)
 {
     memset(w, 0, sizeof *w);
     w->index = index;
@@ -857,7 +940,7 @@ tp_sched_init(unsigned workers, uint64_t slice_ns,
         return rc;
     }
     for (unsigned i = 0; i < workers; i++) {
-        worker_init(&tp_sched.workers[i], i);
+        tp_worker_init(&tp_sched.workers[i], i);
     }
     tp_sched.count = workers;
     tp_sched.slice_ns = slice_ns;

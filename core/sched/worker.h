@@ -4,15 +4,17 @@
  * A worker knows a slot, its fiber and its state word; what an actor is, it
  * learns through struct tp_sched_ops, set by the actor layer.
  *
- * Rules of waking (DESIGN 2.3)
- *   - made runnable by the running actor: into this worker's wake slot, wakes
- *     nobody; what the slot held goes to the queue;
- *   - displaced, or more than this worker runs next: to the queue, and at most
- *     one sleeping worker is woken;
- *   - from other threads: injected, and at most one is woken;
- *   - a worker that takes work while more is queued wakes one sibling (chain);
- *   - an actor that waits in a wake slot for over a millisecond while a worker
- *     sleeps is passed on by the monitor.
+ * Rules of waking (docs/design/scheduler.md)
+ *   - made runnable by the running actor: into this worker's wake slot, what
+ *     the slot held goes to its queue. Nobody is woken: to wake a thread costs
+ *     as much as many slices, and a burst is soon over;
+ *   - what has waited in a queue or a wake slot for half a millisecond while a
+ *     worker sleeps: the monitor wakes one, after a millisecond at the latest;
+ *   - from other threads, those of the blocking pool too: injected, and at
+ *     most one is woken;
+ *   - one that is in a blocking section: to the pool (sched/blocking.h);
+ *   - a worker that was woken, takes work and sees more wakes one sibling
+ *     (chain).
  *
  * Events from outside (struct tp_poll) are taken by one worker at a time, the
  * poller: one that has nothing to do sleeps in the poll instead of on its futex
@@ -58,6 +60,7 @@ struct tp_worker_stats {
 struct tp_worker {
     /* set at start */
     unsigned index;
+    bool pool; /* a thread of the blocking pool: no scheduler, no queue */
     pthread_t thread;
     struct tp_fiber fiber; /* the scheduler's own context */
 
@@ -77,7 +80,7 @@ struct tp_worker {
     /* any thread, atomic */
     alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
     _Atomic uint32_t slice;    /* counts slices; the monitor compares */
-    _Atomic bool in_actor;     /* an actor runs on this worker */
+    _Atomic uint32_t taken;    /* so many from queues; as slice */
     _Atomic bool resched;      /* the monitor asks the actor to yield soon */
     _Atomic bool yield_wanted; /* by the monitor: something waits to run */
     _Atomic bool poked;        /* a signal has met this slice in its code */
@@ -85,6 +88,10 @@ struct tp_worker {
     _Atomic int tid;           /* of its thread; 0: not running */
     _Atomic(struct tp_slot *) running; /* current, for the monitor */
     struct tp_parker parker;
+
+    /* monitor only, of a thread of the pool: whom it presses to end there */
+    uint32_t pressed_slice;
+    uint64_t pressed_ns, press_next_ns;
 };
 
 struct tp_sched_ops {
@@ -142,6 +149,16 @@ void tp_sched_fini(void);
 /* The loop of worker index in the calling thread; returns when stopped. */
 void tp_worker_run(unsigned index);
 
+/* For the threads of the blocking pool: a struct of their own; the calling
+ * thread becomes that worker, or none; it runs s once. */
+void tp_worker_init(struct tp_worker *w, unsigned index);
+void tp_worker_thread_begin(struct tp_worker *w);
+void tp_worker_thread_end(struct tp_worker *w);
+void tp_worker_slice(struct tp_worker *w, struct tp_slot *s);
+
+/* s, QUEUED and in no queue, is for a scheduler. Any thread. */
+void tp_sched_submit(struct tp_slot *s);
+
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
 
@@ -177,7 +194,8 @@ tp_sched_all_sleep(void)
            atomic_load_explicit(&tp_sched.present, memory_order_relaxed);
 }
 
-/* This thread's worker, NULL on others. Never keep it across a switch. */
+/* This thread's worker, which may be one of the blocking pool; NULL on others.
+ * Never keep it across a switch. */
 struct tp_worker *tp_worker_self(void);
 
 /* -- for the running actor ----------------------------------------------- */

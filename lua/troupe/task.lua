@@ -18,7 +18,7 @@ local RESULT = "troupe.task.result"
 local function run(fn, ...)
   local function finish(...)
     local results = { n = select("#", ...), ... }
-    local ok, err = troupe.sendable(results)
+    local ok, err = troupe.sendable(results, true)
     if not ok then
       error("task result: " .. err, 0)
     end

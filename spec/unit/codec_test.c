@@ -34,18 +34,25 @@ is_test_pid(uint64_t bits)
     return bits < 0x1000;
 }
 
-static bool
+static const char *
 encode_test_handle(lua_State *L, int idx, struct tp_buf *out)
 {
     uint32_t kind = HANDLE_KIND;
     uint64_t *h = lua_touserdata(L, idx);
-    return lua_objlen(L, idx) == sizeof *h &&
-           tp_buf_put(out, &kind, sizeof kind) && tp_buf_put(out, h, sizeof *h);
+    bool done = lua_objlen(L, idx) == sizeof *h &&
+                tp_buf_put(out, &kind, sizeof kind) &&
+                tp_buf_put(out, h, sizeof *h);
+    return done ? NULL : "userdata";
 }
 
+/* How the last one was decoded. */
+static bool peeked;
+
 static void
-decode_test_handle(lua_State *L, uint32_t kind, const void *payload, size_t n)
+decode_test_handle(lua_State *L, uint32_t kind, void *payload, size_t n,
+                   bool peek)
 {
+    peeked = peek;
     assert_int_equal(kind, HANDLE_KIND);
     assert_int_equal(n, sizeof(uint64_t));
     memcpy(lua_newuserdata(L, n), payload, n);
@@ -734,7 +741,7 @@ many_upvalues_arrive(void **state)
 /* -- Handles ---------------------------------------------------------------------- */
 
 static void
-collect_handle(uint32_t kind, const void *payload, size_t n, void *ud)
+collect_handle(uint32_t kind, void *payload, size_t n, void *ud)
 {
     uint64_t v;
     assert_int_equal(kind, HANDLE_KIND);
@@ -760,6 +767,19 @@ handles_arrive_and_can_be_listed(void **state)
     assert_int_equal(encode(f, "return 'abc'"), 0);
     tp_each_handle(f->buf.p, f->buf.len, collect_handle, &seen);
     assert_int_equal(seen, 0);
+}
+
+static void
+a_look_at_a_handle_is_told_apart(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(encode(f, "return {handle(1)}"), 0);
+    lua_settop(f->to, 0);
+    assert_int_equal(tp_peek(f->to, f->buf.p, f->buf.len), 1);
+    assert_true(peeked);
+    assert_int_equal(tp_decode(f->to, f->buf.p, f->buf.len), 1);
+    assert_false(peeked);
+    lua_settop(f->to, 0);
 }
 
 static void
@@ -1416,6 +1436,7 @@ main(void)
         TEST(a_module_that_is_missing_there_is_named),
         TEST(many_upvalues_arrive),
         TEST(handles_arrive_and_can_be_listed),
+        TEST(a_look_at_a_handle_is_told_apart),
         TEST(handles_may_be_upvalues),
         TEST(errors_name_the_path),
         TEST(errors_name_upvalues),

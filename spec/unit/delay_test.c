@@ -129,11 +129,20 @@ count_release(struct tp_msg *m)
     add(&released, 1);
 }
 
+static counter retained;
+
+static void
+count_retain(struct tp_msg *m)
+{
+    (void)m;
+    add(&retained, 1);
+}
+
 static struct tp_msg *
 handle_msg(void)
 {
     struct tp_msg *m = num_msg(1);
-    m->flags = TP_MSG_HAS_HANDLES;
+    m->flags = TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
     return m;
 }
 
@@ -151,11 +160,15 @@ dead_root(struct tp_actor *self, void *unused)
              0);
     tp_check(tp_send_cancel(id));
     CHECK_EQ(get(&released), 2);
-    /* Not for an interval: its messages are copies. */
-    struct tp_msg *m = handle_msg();
-    CHECK_EQ(tp_send_after(self->pid, m, 0, MS, &id), TROUPE_EINVAL);
-    tp_msg_drop(m);
+    /* Of an interval each message names it once more. */
+    CHECK_EQ(tp_send_after(self->pid, handle_msg(), 0, MS, &id), 0);
+    struct tp_msg *m = recv_msg(self);
+    CHECK_EQ(m->kind, TP_MSG_TICK);
+    CHECK_EQ(get(&retained), 1);
+    tp_check(tp_send_cancel(id));
     CHECK_EQ(get(&released), 3);
+    tp_msg_drop(m);
+    CHECK_EQ(get(&released), 4);
     /* One that never fires goes with the run. */
     CHECK_EQ(tp_send_after(p, handle_msg(), tp_now_ns() + YEAR, 0, &id), 0);
 }
@@ -166,10 +179,12 @@ what_is_not_delivered_is_released(void **state)
     (void)state;
     for (unsigned n = 1; n <= 2; n++) {
         set(&released, 0);
+        set(&retained, 0);
         tp_user_release = count_release;
+        tp_msg_set_retain(count_retain);
         assert_int_equal(run_in(n, dead_root, NULL), TP_REASON_NORMAL);
         tp_user_release = NULL;
-        assert_int_equal(get(&released), 4);
+        assert_int_equal(get(&released), 5);
     }
 }
 

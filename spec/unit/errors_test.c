@@ -1,8 +1,11 @@
 /*
- * errors_test.c - texts of TROUPE_E*.
+ * errors_test.c - texts of TROUPE_E*, names of errno.
  */
 #include "troupe.h"
 
+#include "base/errnames.h"
+
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,6 +57,21 @@ success_and_strangers_have_a_text(void **state)
     assert_string_equal(troupe_strerror(-1000000), "unknown error");
 }
 
+static void
+an_errno_has_its_name_and_some_a_short_one(void **state)
+{
+    (void)state;
+    assert_string_equal(tp_errno_name(ENOENT), "ENOENT");
+    assert_string_equal(tp_errno_name(EAGAIN), "EAGAIN");
+    assert_string_equal(tp_errno_short(ENOENT), "ENOENT");
+    assert_string_equal(tp_errno_name(ECONNREFUSED), "ECONNREFUSED");
+    assert_string_equal(tp_errno_short(ECONNREFUSED), "refused");
+    assert_string_equal(tp_errno_short(ENFILE), "too_many_files");
+    assert_string_equal(tp_errno_name(0), "EUNKNOWN");
+    assert_string_equal(tp_errno_name(1 << 20), "EUNKNOWN");
+    assert_string_equal(tp_errno_short(-1), "EUNKNOWN");
+}
+
 int
 main(void)
 {
@@ -61,6 +79,7 @@ main(void)
         cmocka_unit_test(every_code_is_negative_and_unique),
         cmocka_unit_test(every_code_has_its_own_text),
         cmocka_unit_test(success_and_strangers_have_a_text),
+        cmocka_unit_test(an_errno_has_its_name_and_some_a_short_one),
     };
     return cmocka_run_group_tests_name("errors", tests, NULL, NULL);
 }

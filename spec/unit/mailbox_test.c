@@ -144,7 +144,7 @@ static int
 push_handles(troupe_pid to)
 {
     struct tp_msg *m = num_msg(1);
-    m->flags = TP_MSG_HAS_HANDLES;
+    m->flags = TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
     int rc = tp_mailbox_push(to, m);
     if (rc != 0) {
         tp_msg_drop(m);
