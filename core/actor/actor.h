@@ -31,6 +31,7 @@
 #include "sched/timer.h"
 #include "sched/worker.h"
 
+struct tp_fd_waits;
 struct tp_msg;
 
 /* What a full mailbox does with the next message. */
@@ -118,8 +119,9 @@ struct tp_actor {
     struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
     uint32_t monitor_buckets;
     uint32_t monitor_count;
-    struct tp_pidset group_refs; /* own group monitors; group.c */
-    struct tp_list resources;    /* struct tp_resource, the youngest last */
+    struct tp_pidset group_refs;  /* own group monitors; group.c */
+    struct tp_list resources;     /* struct tp_resource, the youngest last */
+    struct tp_fd_waits *fd_waits; /* io/wait.c; NULL: has never waited there */
 
     /* under the slot's lock */
     struct tp_reason *reason;  /* why it ends; NULL: not ending, or normal */

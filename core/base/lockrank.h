@@ -17,6 +17,7 @@
     X(REGISTRY, "names and groups")                                            \
     X(SLOT, "one actor's links, monitors, exit reason and blocked senders")    \
     X(CHANNEL, "the line of a full channel, or of a value's mutex")            \
+    X(IO, "one shard of the waits for file descriptors")                       \
     X(TIMER, "the timer heap")                                                 \
     X(INJECT, "the run queue that other threads push to")                      \
     X(STRIPE, "one worker's run queue in the striped and mutex backends")      \

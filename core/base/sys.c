@@ -10,10 +10,14 @@
 #include "base/check.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -206,6 +210,83 @@ int
 tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg)
 {
     return fault_now() ? EAGAIN : pthread_create(out_thread, NULL, main, arg);
+}
+
+int
+tp_epoll_create(void)
+{
+    return fault_now() ? -1 : epoll_create1(EPOLL_CLOEXEC);
+}
+
+int
+tp_epoll_ctl(int epoll_fd, int op, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event e = {.events = events, .data.u64 = data};
+    if (op != EPOLL_CTL_DEL && fault_now()) {
+        return -1;
+    }
+    return epoll_ctl(epoll_fd, op, fd, &e);
+}
+
+/* To the nanosecond where the kernel can (5.11); else rounded up to
+ * milliseconds, so that nobody wakes too early and asks again. */
+static int
+epoll_wait_for(int epoll_fd, struct epoll_event *out_events, int max,
+               uint64_t ns)
+{
+#ifdef SYS_epoll_pwait2
+    struct timespec ts = {.tv_sec = (time_t)(ns / NS_PER_S),
+                          .tv_nsec = (long)(ns % NS_PER_S)};
+    long n = syscall(SYS_epoll_pwait2, epoll_fd, out_events, max, &ts, NULL, 0);
+    if (n >= 0 || errno != ENOSYS) {
+        return (int)n;
+    }
+#endif
+    uint64_t ms = ns / 1000000 + 1;
+    return epoll_wait(epoll_fd, out_events, max,
+                      ms > INT_MAX ? INT_MAX : (int)ms);
+}
+
+int
+tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
+              uint64_t deadline_ns)
+{
+    uint64_t now =
+        deadline_ns == 0 || deadline_ns == UINT64_MAX ? 0 : tp_now_ns();
+    if (deadline_ns <= now) {
+        return epoll_wait(epoll_fd, out_events, max, 0);
+    }
+    if (deadline_ns == UINT64_MAX) {
+        return epoll_wait(epoll_fd, out_events, max, -1);
+    }
+    return epoll_wait_for(epoll_fd, out_events, max, deadline_ns - now);
+}
+
+int
+tp_event_fd(void)
+{
+    return fault_now() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+}
+
+void
+tp_event_signal(int fd)
+{
+    /* Refused only when it is readable for long. */
+    (void)!eventfd_write(fd, 1);
+}
+
+int
+tp_poll_now(int fd, short events)
+{
+    struct pollfd p = {.fd = fd, .events = events};
+    if (fault_now()) {
+        return -1;
+    }
+    int n;
+    do { /* a signal that is pending ends it, even if it need not wait */
+        n = poll(&p, 1, 0);
+    } while (n < 0 && errno == EINTR);
+    return n <= 0 ? n : p.revents;
 }
 
 /* CPUs granted by a cgroup v2 quota, rounded up; 0 where there is none. */

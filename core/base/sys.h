@@ -83,6 +83,25 @@ void tp_futex_wake(_Atomic uint32_t *word, int count);
 /* As pthread_create: 0 or an errno. */
 int tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg);
 
+/* A new epoll set, closed on exec. */
+int tp_epoll_create(void);
+
+/* op EPOLL_CTL_DEL cannot be made to fail. */
+int tp_epoll_ctl(int epoll_fd, int op, int fd, uint32_t events, uint64_t data);
+
+/* Waits until deadline_ns, 0: does not wait, UINT64_MAX: none. Returns how many
+ * events there are; -1 with errno EINTR for a signal. */
+struct epoll_event;
+int tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
+                  uint64_t deadline_ns);
+
+/* A counter that is readable once tp_event_signal was called. */
+int tp_event_fd(void);
+void tp_event_signal(int fd);
+
+/* As poll of one fd without waiting: the events, 0, or -1. */
+int tp_poll_now(int fd, short events);
+
 /* CPUs that this process may use: affinity and cgroup quota; at least 1. */
 unsigned tp_cpu_count(void);
 

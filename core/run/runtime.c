@@ -31,6 +31,7 @@ static struct {
     bool halted;
     int halt_code;
     unsigned interrupts;
+    struct tp_run_hook *hooks;
     /* set at start */
     bool interruptible;
     /* the run's thread, and reap of the root */
@@ -70,6 +71,43 @@ tp_external_end(void)
         tp_sched_nudge();
     }
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+bool
+tp_external_is_awaited(void)
+{
+    /* relaxed: a hint. */
+    return atomic_load_explicit(&rt.external, memory_order_relaxed) != 0;
+}
+
+void
+tp_run_at_stop(struct tp_run_hook *hook)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    hook->next = rt.hooks;
+    rt.hooks = hook;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+}
+
+/* When no scheduler and no monitor is left to call anything. */
+static void
+stop_hooks(void)
+{
+    tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
+    struct tp_run_hook *hooks = rt.hooks, *next;
+    rt.hooks = NULL;
+    tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
+    for (struct tp_run_hook *h = hooks; h != NULL; h = h->next) {
+        if (h->stop != NULL) {
+            h->stop();
+        }
+    }
+    for (struct tp_run_hook *h = hooks; h != NULL; h = next) {
+        next = h->next;
+        if (h->fini != NULL) {
+            h->fini();
+        }
+    }
 }
 
 /* -- stop ---------------------------------------------------------------- */
@@ -416,6 +454,7 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         *out_reason = rt.root_reason;
     }
     tp_monitor_stop();
+    stop_hooks();
     tp_groups_fini();
     tp_names_fini();
 fail_monitor:

@@ -79,13 +79,13 @@ tp_idle_mask(struct tp_idle *idle)
     return atomic_load_explicit(&idle->mask, memory_order_seq_cst);
 }
 
-/* Claims one sleeper, never avoid (-1: none to avoid); -1 when all are awake. */
+/* Claims one sleeper, none whose bit is in avoid; -1 when all are awake. */
 static inline int
-tp_idle_claim(struct tp_idle *idle, int avoid)
+tp_idle_claim(struct tp_idle *idle, uint64_t avoid)
 {
     uint64_t mask = tp_idle_mask(idle);
     for (;;) {
-        uint64_t eligible = avoid < 0 ? mask : mask & ~(1ull << avoid);
+        uint64_t eligible = mask & ~avoid;
         if (eligible == 0) {
             return -1;
         }

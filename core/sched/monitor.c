@@ -24,6 +24,9 @@
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
 
+/* After so many times 10 us somebody shall poll. */
+#define POLL_LATE 25
+
 /* Code that is mostly C (strings, the collector) is met in Lua code one time
  * in thirty: who shall yield is asked again soon, for a while; then later and
  * later, so that one long C call is not showered with signals. */
@@ -56,7 +59,7 @@ static struct {
 static void
 pass_on(struct tp_worker *w)
 {
-    int i = tp_idle_claim(&tp_sched.idle, -1);
+    int i = tp_idle_claim(&tp_sched.idle, 0);
     if (i < 0) {
         return;
     }
@@ -93,7 +96,8 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
         is_doomed(atomic_load_explicit(&w->running, memory_order_relaxed)) ||
         /* relaxed: as above. */
         atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
-        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq);
+        tp_timers_earliest() <= now_ns || tp_runq_has_work(tp_sched.runq) ||
+        tp_sched_poll_is_due(0);
     /* relaxed: as above. */
     int tid = atomic_load_explicit(&w->tid, memory_order_relaxed);
     /* relaxed: as above. */
@@ -160,7 +164,19 @@ look_at_timers(uint64_t now_ns)
     /* relaxed: a sample. */
     if (tp_timers_earliest() <= now_ns &&
         atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) < 0) {
-        int i = tp_idle_claim(&tp_sched.idle, -1);
+        int i = tp_idle_claim(&tp_sched.idle, 0);
+        if (i >= 0) {
+            tp_parker_unpark(&tp_sched.workers[i].parker);
+        }
+    }
+}
+
+/* Nobody polls, yet one sleeps. */
+static void
+look_at_events(void)
+{
+    if (tp_sched_poll_is_due(POLL_LATE)) {
+        int i = tp_idle_claim(&tp_sched.idle, 0);
         if (i >= 0) {
             tp_parker_unpark(&tp_sched.workers[i].parker);
         }
@@ -213,6 +229,7 @@ monitor_main(void *unused)
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
         look_at_timers(now);
+        look_at_events();
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
     return NULL;

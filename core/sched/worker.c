@@ -18,7 +18,7 @@
  *
  * Threads:  see worker.h.
  * Locks:    none of its own.
- * Ordering: ST-1, WS-1, IDLE-1, IDLE-2, STOP-4.
+ * Ordering: ST-1, WS-1, IDLE-1, IDLE-2, POLL-1, STOP-4.
  * Rejected: a direct switch from actor to actor - it saves 4 ns and costs a
  *           second place where a park is completed.
  * Tests:    spec/unit/worker_test.c, spec/unit/actor_stress.c
@@ -37,6 +37,10 @@
 /* So often in a row the wake slot comes before the queue, and so long. */
 #define SLOT_BUDGET        64
 #define SLOT_BUDGET_CYCLES (100 * tp_cycles_10us())
+
+/* So long, in units of 10 us, busy workers leave events alone: a look costs a
+ * system call, 0.3 to 3 us. */
+#define POLL_EVERY 20
 
 /* What a parked receive is deep, and the fields that a slice touches. */
 #define PREFETCH_STACK_LINES 8
@@ -80,17 +84,26 @@ slot_of(struct tp_runq_node *n)
 
 /* -- making runnable ----------------------------------------------------- */
 
-/* Rather not the timekeeper: while it runs, only the monitor has an eye on the
- * timers. */
+static uint64_t
+bit_of(int worker)
+{
+    return worker < 0 ? 0 : 1ull << worker;
+}
+
+/* Rather not the timekeeper or the poller: while they run, only the monitor has
+ * an eye on the timers and events. */
 static void
 wake_one(void)
 {
     /* relaxed: a preference. */
-    int keeper =
-        atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed);
-    int i = tp_idle_claim(&tp_sched.idle, keeper);
-    if (i < 0 && keeper >= 0) {
-        i = tp_idle_claim(&tp_sched.idle, -1);
+    uint64_t avoid = bit_of(
+        atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed));
+    /* relaxed: as above. */
+    avoid |=
+        bit_of(atomic_load_explicit(&tp_sched.poller, memory_order_relaxed));
+    int i = tp_idle_claim(&tp_sched.idle, avoid);
+    if (i < 0 && avoid != 0) {
+        i = tp_idle_claim(&tp_sched.idle, 0);
     }
     if (i >= 0) {
         struct tp_worker *w = tp_worker_self();
@@ -172,10 +185,12 @@ tp_slot_start(struct tp_slot *s)
     enqueue(s);
 }
 
-bool
-tp_unpark_at(troupe_pid pid, uint32_t epoch)
+/* Ends the wait; *out_queue is the slot if it is the caller's to queue. */
+static bool
+end_wait(troupe_pid pid, uint32_t epoch, struct tp_slot **out_queue)
 {
     struct tp_slot *s = tp_slot_at(pid);
+    *out_queue = NULL;
     if (s == NULL) {
         return false;
     }
@@ -195,11 +210,40 @@ tp_unpark_at(troupe_pid pid, uint32_t epoch)
         if (atomic_compare_exchange_weak_explicit(
                 &s->state, &word, (word & ~TP_STATE_MASK) | to,
                 memory_order_acq_rel, memory_order_relaxed)) {
-            if (st == TP_PARKED) {
-                enqueue(s);
-            }
+            *out_queue = st == TP_PARKED ? s : NULL;
             return true;
         }
+    }
+}
+
+bool
+tp_unpark_at(troupe_pid pid, uint32_t epoch)
+{
+    struct tp_slot *s;
+    bool ended = end_wait(pid, epoch, &s);
+    if (s != NULL) {
+        enqueue(s);
+    }
+    return ended;
+}
+
+void
+tp_unpark_all(const struct tp_wake *wakes, size_t n)
+{
+    struct tp_worker *w = tp_worker_self();
+    bool any = false;
+    for (size_t i = 0; i < n; i++) {
+        struct tp_slot *s;
+        end_wait(wakes[i].pid, wakes[i].epoch, &s);
+        if (s != NULL && w == NULL) {
+            tp_runq_inject(tp_sched.runq, &s->qnode);
+            any = true;
+        } else if (s != NULL) {
+            enqueue(s);
+        }
+    }
+    if (any) {
+        wake_one();
     }
 }
 
@@ -325,7 +369,8 @@ tp_worker_checkpoint_slow(void)
     if (doomed ||
         atomic_load_explicit(&w->wake_slot, memory_order_relaxed) != NULL ||
         is_doomed(w->current) || tp_runq_has_work(tp_sched.runq) ||
-        tp_timers_earliest() <= tp_now_ns()) {
+        tp_timers_earliest() <= tp_now_ns() ||
+        tp_sched_poll_is_due(POLL_EVERY)) {
         tp_worker_yield(w->current);
     }
 }
@@ -441,6 +486,96 @@ check_timers(struct tp_worker *w)
     }
 }
 
+/* -- events from outside ---------------------------------------------------- */
+
+static const struct tp_poll *
+poll_source(void)
+{
+    /* IDLE-1 seq_cst: read after the idle bit was set, so that the last one who
+     * goes to sleep polls. Partner: tp_sched_set_poll. */
+    return atomic_load_explicit(&tp_sched.poll, memory_order_seq_cst);
+}
+
+void
+tp_sched_set_poll(const struct tp_poll *poll)
+{
+    /* IDLE-1 seq_cst: stored before a sleeper is looked for. Partner:
+     * poll_source. */
+    atomic_store_explicit(&tp_sched.poll, poll, memory_order_seq_cst);
+    if (poll != NULL) {
+        tp_sched_nudge();
+    }
+}
+
+static bool
+become_poller(struct tp_worker *w)
+{
+    int nobody = -1;
+    /* POLL-1 acquire: the events of the last poller are delivered. Partner:
+     * resign_poller. relaxed: another is it. */
+    return atomic_compare_exchange_strong_explicit(
+        &tp_sched.poller, &nobody, (int)w->index, memory_order_acquire,
+        memory_order_relaxed);
+}
+
+static void
+resign_poller(void)
+{
+    /* relaxed: a hint when it will be time again. */
+    atomic_store_explicit(&tp_sched.polled_cycles, tp_cycles(),
+                          memory_order_relaxed);
+    /* POLL-1 release: as in become_poller. */
+    atomic_store_explicit(&tp_sched.poller, -1, memory_order_release);
+}
+
+bool
+tp_sched_poll_is_due(unsigned since_10us)
+{
+    /* IDLE-1 acquire: sees what the source is made of. */
+    const struct tp_poll *poll =
+        atomic_load_explicit(&tp_sched.poll, memory_order_acquire);
+    if (poll == NULL ||
+        /* relaxed: a hint; POLL-1 decides. */
+        atomic_load_explicit(&tp_sched.poller, memory_order_relaxed) >= 0 ||
+        !poll->awaited()) {
+        return false;
+    }
+    /* relaxed: as above. */
+    uint64_t last =
+        atomic_load_explicit(&tp_sched.polled_cycles, memory_order_relaxed);
+    /* Signed: cores may differ a little. */
+    return (int64_t)(tp_cycles() - last) >=
+           (int64_t)(since_10us * tp_cycles_10us());
+}
+
+/* A busy worker has a look. */
+static void
+check_events(struct tp_worker *w)
+{
+    if (TP_LIKELY(!tp_sched_poll_is_due(POLL_EVERY)) || !become_poller(w)) {
+        return;
+    }
+    const struct tp_poll *poll = poll_source();
+    size_t n = poll->wait(0);
+    if (n > 0) {
+        poll->deliver(n);
+    }
+    resign_poller();
+}
+
+/* Sleeps in the poll; how many events there are. */
+static size_t
+sleep_in_poll(struct tp_worker *w, const struct tp_poll *poll,
+              uint64_t deadline_ns)
+{
+    size_t n = 0;
+    if (tp_parker_poll_begin(&w->parker, poll->event_fd)) {
+        n = poll->wait(deadline_ns);
+    }
+    tp_parker_poll_end(&w->parker);
+    return n;
+}
+
 /* Chain rule: more is queued than this worker runs next. One that was woken
  * looks at all queues, since what it takes need not be what it was woken for.
  */
@@ -490,6 +625,7 @@ static struct tp_slot *
 take(struct tp_worker *w)
 {
     check_timers(w);
+    check_events(w);
     if (w->slot_streak == 0) {
         w->streak_cycles = w->slice_start_cycles;
     }
@@ -599,20 +735,35 @@ tp_sched_nudge(void)
     }
 }
 
+/* Events are delivered by one who is awake, to all who ask. */
 static void
 idle(struct tp_worker *w)
 {
     tp_idle_enter(&tp_sched.idle, w->index);
     uint64_t deadline = become_timekeeper(w);
+    const struct tp_poll *poll = NULL;
+    size_t events = 0;
     if (!tp_runq_has_work(tp_sched.runq) && !stopping() &&
         !tp_sched.ops->quiescent() &&
         (deadline == TP_NEVER || deadline > tp_now_ns())) {
         count(&w->stats.parks, 1);
-        tp_parker_park(&w->parker, deadline);
+        poll = poll_source();
+        if (poll != NULL && become_poller(w)) {
+            events = sleep_in_poll(w, poll, deadline);
+        } else {
+            poll = NULL;
+            tp_parker_park(&w->parker, deadline);
+        }
     }
     resign_timekeeper(w);
     tp_idle_leave(&tp_sched.idle, w->index);
     tp_monitor_poke();
+    if (poll != NULL) {
+        if (events > 0) {
+            poll->deliver(events);
+        }
+        resign_poller();
+    }
     w->timer_check_cycles = 0;
     w->woken = true;
 }
@@ -713,6 +864,7 @@ tp_sched_init(unsigned workers, uint64_t slice_ns,
     tp_sched.ops = ops;
     atomic_init(&tp_sched.present, tp_idle_all(workers));
     atomic_init(&tp_sched.timekeeper, -1);
+    atomic_init(&tp_sched.poller, -1);
     atomic_init(&tp_sched.timekeeper_deadline, TP_NEVER);
     tp_timer_on_earlier = on_earlier_deadline;
     return 0;

@@ -13,6 +13,13 @@
  *   - a worker that takes work while more is queued wakes one sibling (chain);
  *   - an actor that waits in a wake slot for over a millisecond while a worker
  *     sleeps is passed on by the monitor.
+ *
+ * Events from outside (struct tp_poll) are taken by one worker at a time, the
+ * poller: one that has nothing to do sleeps in the poll instead of on its futex
+ * word; while all are busy, each looks for events before a slice if nobody has
+ * for some time. So an event that meets a sleeper costs one wake, and one that
+ * meets a busy worker none. If the poller was woken for something else and no
+ * other worker has come by for a while, the monitor wakes a sleeper to be it.
  */
 #ifndef TP_SCHED_WORKER_H
 #define TP_SCHED_WORKER_H
@@ -94,6 +101,18 @@ struct tp_sched_ops {
     bool (*quiescent)(void);
 };
 
+/* A source of events from outside, taken by one worker at a time. */
+struct tp_poll {
+    int event_fd; /* a signal to it ends a wait */
+    /* Sleeps until there are events, deadline_ns (0: does not sleep, TP_NEVER:
+     * none) or a signal; how many there are. */
+    size_t (*wait)(uint64_t deadline_ns);
+    /* Makes runnable whom those n events concern, by tp_unpark_all. */
+    void (*deliver)(size_t n);
+    /* Can there be events? */
+    bool (*awaited)(void);
+};
+
 struct tp_sched {
     /* set at start */
     unsigned count;
@@ -108,6 +127,9 @@ struct tp_sched {
     _Atomic uint64_t present; /* a bit for each worker that was started */
     _Atomic int timekeeper; /* the worker that sleeps until a deadline, or -1 */
     _Atomic uint64_t timekeeper_deadline;
+    _Atomic(const struct tp_poll *) poll; /* NULL: there is none (yet) */
+    _Atomic int poller;                   /* the worker that polls, or -1 */
+    _Atomic uint64_t polled_cycles;       /* when somebody last polled */
     _Atomic bool stop;
 };
 
@@ -122,6 +144,14 @@ void tp_worker_run(unsigned index);
 
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
+
+/* There is a source of events from here on; NULL: not any more, when no worker
+ * is left. */
+void tp_sched_set_poll(const struct tp_poll *poll);
+
+/* Does nobody poll, and did not for so many times 10 us, while there can be
+ * events? A hint. */
+bool tp_sched_poll_is_due(unsigned since_10us);
 
 /* Workers from started on have no thread. Before worker 0 runs. */
 void tp_sched_short_of(unsigned started);
@@ -195,6 +225,16 @@ void tp_slot_start(struct tp_slot *s);
 
 /* Ends wait epoch of pid; false if that wait is over. */
 bool tp_unpark_at(troupe_pid pid, uint32_t epoch);
+
+/* A wait, to be ended. */
+struct tp_wake {
+    troupe_pid pid;
+    uint32_t epoch;
+};
+
+/* Ends n waits. All are runnable before one worker is woken, which wakes the
+ * next; from a worker's loop nobody is woken, it takes one itself. */
+void tp_unpark_all(const struct tp_wake *wakes, size_t n);
 
 /* Marks pid doomed and makes it runnable; false if it is gone. Caller holds
  * the slot's lock. */

@@ -32,6 +32,8 @@ local Pid = {}
 ---| "killed"  # the runtime is stopping
 ---| "name_taken" # another actor has the name
 ---| "no_reply" # the request was dropped without a reply
+---| "busy" # another actor waits there
+---| "closed" # it was closed
 ---| "calling_self" # an actor cannot wait for its own reply
 
 --- What became of an actor that was ended by an error.
@@ -433,6 +435,22 @@ function troupe.send_every(seconds, dest, message) end
 ---@param timer troupe.Timer
 ---@return boolean won true if it beat the fire
 function troupe.cancel(timer) end
+
+--- Wait until a file descriptor can be read: data, the end, or an error.
+---@async
+---@param fd integer|file* not a regular file
+---@param timeout? number seconds
+---@return boolean? ok
+---@return troupe.Err? err "timeout", "busy", "closed"
+function troupe.wait_readable(fd, timeout) end
+
+--- Wait until a file descriptor can be written to, or has an error.
+---@async
+---@param fd integer|file* not a regular file
+---@param timeout? number seconds
+---@return boolean? ok
+---@return troupe.Err? err "timeout", "busy", "closed"
+function troupe.wait_writable(fd, timeout) end
 
 --- Give an actor a name; it may have several.
 ---@param name string 1 to 255 bytes

@@ -137,7 +137,7 @@ end
 -- Until start is answered, all that waits answers it first: who waits is the
 -- body of an actor, not a module that is being loaded.
 local WAITING = { "receive", "receive_match", "sleep", "yield", "join", "await_down", "call",
-  "_next" }
+  "wait_readable", "wait_writable", "_next" }
 
 local function answer_when_waiting(from)
   local originals = {}

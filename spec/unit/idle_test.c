@@ -48,13 +48,13 @@ static void
 a_claim_takes_one_and_takes_it_once(void **state)
 {
     (void)state;
-    assert_int_equal(tp_idle_claim(&idle, -1), -1);
+    assert_int_equal(tp_idle_claim(&idle, 0), -1);
     tp_idle_enter(&idle, 3);
     tp_idle_enter(&idle, 40);
-    int a = tp_idle_claim(&idle, -1);
-    int b = tp_idle_claim(&idle, -1);
+    int a = tp_idle_claim(&idle, 0);
+    int b = tp_idle_claim(&idle, 0);
     assert_true((a == 3 && b == 40) || (a == 40 && b == 3));
-    assert_int_equal(tp_idle_claim(&idle, -1), -1);
+    assert_int_equal(tp_idle_claim(&idle, 0), -1);
     assert_true(tp_idle_mask(&idle) == 0);
 }
 
@@ -64,10 +64,10 @@ a_claim_leaves_the_one_to_avoid(void **state)
     (void)state;
     tp_idle_enter(&idle, 0);
     tp_idle_enter(&idle, 7);
-    assert_int_equal(tp_idle_claim(&idle, 0), 7);
-    assert_int_equal(tp_idle_claim(&idle, 0), -1);
+    assert_int_equal(tp_idle_claim(&idle, 1), 7);
+    assert_int_equal(tp_idle_claim(&idle, 1), -1);
     assert_true(tp_idle_mask(&idle) == 1);
-    assert_int_equal(tp_idle_claim(&idle, 7), 0);
+    assert_int_equal(tp_idle_claim(&idle, 1 << 7), 0);
 }
 
 /* So that who looks twice sees that somebody was awake in between. */
@@ -77,7 +77,7 @@ each_leave_is_counted(void **state)
     (void)state;
     uint64_t before = tp_idle_leaves(&idle);
     tp_idle_enter(&idle, 2);
-    assert_int_equal(tp_idle_claim(&idle, -1), 2);
+    assert_int_equal(tp_idle_claim(&idle, 0), 2);
     assert_true(tp_idle_leaves(&idle) == before);
     tp_idle_leave(&idle, 2); /* its bit is gone already */
     assert_true(tp_idle_leaves(&idle) == before + 1);
@@ -100,7 +100,7 @@ claim_all(void *unused)
     (void)unused;
     for (uint64_t r = 1; r <= ROUNDS; r++) {
         SPIN_UNTIL(get(&round_no) >= r);
-        for (int w; (w = tp_idle_claim(&idle, -1)) >= 0;) {
+        for (int w; (w = tp_idle_claim(&idle, 0)) >= 0;) {
             add(&claims[w], 1);
         }
         add(&claimers_done, 1);
@@ -145,7 +145,7 @@ produce(void *unused)
     for (uint64_t i = 1; i <= SHOTS; i++) {
         SPIN_UNTIL(get(&start_no) >= i);
         set(&work, i);
-        producer_claimed = tp_idle_claim(&idle, -1);
+        producer_claimed = tp_idle_claim(&idle, 0);
         set(&producer_done, i);
     }
     return NULL;

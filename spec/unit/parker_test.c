@@ -7,6 +7,8 @@
 
 #include <pthread.h>
 #include <setjmp.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -65,6 +67,38 @@ a_deadline_in_the_past_polls(void **state)
     assert_false(tp_parker_park(&p, 1));
     tp_parker_unpark(&p);
     assert_true(tp_parker_park(&p, 0));
+}
+
+static bool
+is_signalled(int fd)
+{
+    struct epoll_event e;
+    int set = tp_epoll_create();
+    assert_int_equal(tp_epoll_ctl(set, EPOLL_CTL_ADD, fd, EPOLLIN, 0), 0);
+    int n = tp_epoll_wait(set, &e, 1, 0);
+    close(set);
+    return n == 1;
+}
+
+static void
+one_that_polls_is_woken_by_its_event_fd(void **state)
+{
+    struct tp_parker p;
+    int fd = tp_event_fd();
+    (void)state;
+    tp_parker_init(&p);
+    tp_parker_unpark(&p);
+    assert_false(tp_parker_poll_begin(&p, fd)); /* it has a permit */
+    tp_parker_poll_end(&p);
+    assert_true(tp_parker_poll_begin(&p, fd));
+    assert_false(is_signalled(fd));
+    tp_parker_unpark(&p);
+    assert_true(is_signalled(fd));
+    tp_parker_poll_end(&p);
+    assert_true(tp_parker_poll_begin(&p, fd));
+    tp_parker_poll_end(&p);
+    assert_false(tp_parker_park(&p, 1)); /* no permit is left behind */
+    close(fd);
 }
 
 static void *
@@ -183,6 +217,7 @@ main(void)
         cmocka_unit_test(
             a_park_without_permit_ends_at_its_deadline_and_not_before),
         cmocka_unit_test(a_deadline_in_the_past_polls),
+        cmocka_unit_test(one_that_polls_is_woken_by_its_event_fd),
         cmocka_unit_test(huge_deadlines_sleep_until_the_unpark),
         cmocka_unit_test(two_threads_hand_a_ball_back_and_forth),
         cmocka_unit_test(no_wake_is_lost_to_a_timeout),
