@@ -48,15 +48,16 @@ read_fd(lua_State *L, int idx, const char *field, enum tp_fd_dir dir,
 
 /* The value on top, popped. */
 static void
-read_arm(lua_State *L, size_t i, struct tp_arm *arm)
+read_arm(lua_State *L, struct tp_actor *a, size_t i, struct tp_arm *arm)
 {
+    struct tp_handle *h;
     *arm = (struct tp_arm){0};
     if (is_inbox(L, -1)) {
         arm->kind = TP_ARM_INBOX;
-    } else if (tp_is_handle(L, -1, &tp_handle_rx)) {
+    } else if ((h = tp_handle_to(L, -1, &tp_handle_rx)) != NULL) {
         arm->kind = TP_ARM_CHANNEL;
-        arm->channel = tp_handle_to(L, -1, &tp_handle_rx);
-        if (arm->channel == NULL && tp_is_sent(L, -1)) {
+        arm->channel = tp_handle_object(h, a);
+        if (arm->channel == NULL && tp_holder_of(h, a) != NULL) {
             refuse(L, i, "was sent to another actor");
         }
     } else if (!lua_istable(L, -1) ||
@@ -76,11 +77,11 @@ same(const struct tp_arm *a, const struct tp_arm *b)
 }
 
 static void
-read_arms(lua_State *L, struct tp_arm *arms, size_t n)
+read_arms(lua_State *L, struct tp_actor *a, struct tp_arm *arms, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         lua_rawgeti(L, 1, (int)i + 1);
-        read_arm(L, i, &arms[i]);
+        read_arm(L, a, i, &arms[i]);
         for (size_t k = 0; k < i; k++) {
             if (same(&arms[k], &arms[i])) {
                 lua_pushfstring(L, "is the same as arm %d", (int)k + 1);
@@ -137,7 +138,7 @@ tp_l_select(lua_State *L)
     if (n > FEW_ARMS) {
         arms = lua_newuserdata(L, n * sizeof *arms);
     }
-    read_arms(L, arms, n);
+    read_arms(L, a, arms, n);
     int rc = tp_select(a, arms, n, deadline, &index), err = errno;
     if (rc != 0) {
         return tp_push_fd_result(L, rc, err);

@@ -40,7 +40,8 @@ has_mail(struct tp_actor *self)
 static int
 fd_state(int rc)
 {
-    bool closed = rc == TROUPE_ECLOSED || (rc == TROUPE_EINVAL && errno == EBADF);
+    bool closed =
+        rc == TROUPE_ECLOSED || (rc == TROUPE_EINVAL && errno == EBADF);
     return closed ? READY : rc;
 }
 
@@ -127,6 +128,9 @@ tp_select(struct tp_actor *self, struct tp_arm *arms, size_t n,
           uint64_t deadline_ns, size_t *out_index)
 {
     int rc = 0;
+    for (size_t i = 0; i < n; i++) {
+        arms[i].fired = false;
+    }
     while (rc == 0) {
         rc = each(self, arms, n, look, out_index);
         if (rc != WAITS) {

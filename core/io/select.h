@@ -25,7 +25,7 @@ struct tp_arm {
     struct tp_channel *channel; /* held by the caller; NULL: closed */
     int fd;
     enum tp_fd_dir dir;
-    bool fired; /* private to select.c; false at first */
+    bool fired; /* private to select.c */
 };
 
 /*
