@@ -8,7 +8,7 @@ local number = troupe.mutex(0)
 local per_second = measure.rate(1, function(rounds)
   for _ = 1, rounds do number:with(add) end
 end)
-measure.report("mutex_with", 1e9 / per_second, "ns", { "of", "number" })
+measure.report("mutex_with", 1e9 / per_second, "ns")
 
 local function add_to_table(v)
   v.n = v.n + 1
@@ -18,7 +18,7 @@ local record = troupe.mutex { n = 0, name = "record" }
 per_second = measure.rate(1, function(rounds)
   for _ = 1, rounds do record:with(add_to_table) end
 end)
-measure.report("mutex_with", 1e9 / per_second, "ns", { "of", "table" })
+measure.report("mutex_with_table", 1e9 / per_second, "ns")
 
 local ACTORS = 8
 local shared = troupe.mutex(0)
