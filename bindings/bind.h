@@ -234,6 +234,12 @@ struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);
 struct tp_msg *tp_encode_to_many(lua_State *L, int idx, const char *what,
                                  troupe_pid from);
 
+/* The fd that a number or a file at arg means; raises an argument error. */
+int tp_check_fd(lua_State *L, int arg);
+
+/* Pushes what tp_fd_wait has returned, with errno err; may raise. */
+int tp_push_fd_result(lua_State *L, int rc, int err);
+
 /* nil and the short name of an error code; returns 2. */
 int tp_push_error(lua_State *L, int code);
 
@@ -274,6 +280,7 @@ int tp_l_next(lua_State *L);
 int tp_l_now(lua_State *L);
 int tp_l_os_exit(lua_State *L);
 int tp_l_print(lua_State *L);
+int tp_l_readable(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);
 int tp_l_recv_match(lua_State *L);
@@ -299,6 +306,7 @@ int tp_l_unregister(lua_State *L);
 int tp_l_wait_readable(lua_State *L);
 int tp_l_wait_writable(lua_State *L);
 int tp_l_whereis(lua_State *L);
+int tp_l_writable(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
 

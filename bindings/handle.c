@@ -13,20 +13,6 @@
 
 #include <string.h>
 
-struct tp_holder {
-    struct tp_resource resource;
-    const struct tp_handle_kind *kind;
-    void *object; /* NULL: none yet, or it was sent away */
-    void *kept;   /* what was sent away, of a kind that keeps that */
-};
-
-/* The userdata. */
-struct tp_handle {
-    const struct tp_handle_kind *kind;
-    struct tp_holder *holder; /* NULL: closed */
-    uint64_t owner;           /* when the actor of the holder was born */
-};
-
 /* A handle in a message. */
 struct payload {
     void *object;          /* NULL: taken out */
@@ -60,19 +46,10 @@ holder_release(struct tp_resource *r)
     tp_free(o);
 }
 
-/* The holder, if it still is there. */
-static struct tp_holder *
-holder_of(const struct tp_handle *h)
-{
-    struct tp_actor *a = tp_actor_self();
-    bool ours = a != NULL && !a->finishing && a->started_ns == h->owner;
-    return ours ? h->holder : NULL;
-}
-
 static void
 close_handle(struct tp_handle *h)
 {
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     h->holder = NULL;
     if (o != NULL) {
         tp_resource_remove(&o->resource);
@@ -112,7 +89,7 @@ handle_tostring(lua_State *L)
 {
     struct tp_handle *h = to_handle(L, 1);
     luaL_argcheck(L, h != NULL, 1, "handle expected");
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     lua_pushfstring(L, "%s: ", h->kind->name);
     if (o == NULL) {
         lua_pushliteral(L, "closed");
@@ -185,68 +162,26 @@ tp_handle_set(struct tp_handle *h, void *object)
 }
 
 void *
-tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind)
-{
-    struct tp_handle *h = to_handle(L, idx);
-    struct tp_holder *o = h == NULL || h->kind != kind ? NULL : holder_of(h);
-    return o == NULL ? NULL : o->object;
-}
-
-bool
-tp_is_handle(lua_State *L, int idx, const struct tp_handle_kind *kind)
-{
-    struct tp_handle *h = to_handle(L, idx);
-    return h != NULL && h->kind == kind;
-}
-
-bool
-tp_is_sent(lua_State *L, int idx)
-{
-    struct tp_handle *h = to_handle(L, idx);
-    struct tp_holder *o = h == NULL ? NULL : holder_of(h);
-    return o != NULL && o->object == NULL;
-}
-
-void *
 tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind)
 {
-    struct tp_handle *h = to_handle(L, idx);
-    struct tp_holder *o = h == NULL || h->kind != kind ? NULL : holder_of(h);
+    struct tp_handle *h = tp_handle_to(L, idx, kind);
+    struct tp_holder *o = h == NULL ? NULL : tp_holder_of(h, tp_actor_self());
     return o == NULL ? NULL : o->kept;
 }
 
-/* Raises. */
-static int
-refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
-       const char *why)
+void
+tp_handle_refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
+                 const char *why)
 {
     lua_pushfstring(L, "%s %s", kind->what, why);
-    return luaL_argerror(L, arg, lua_tostring(L, -1));
-}
-
-void *
-tp_handle_check(lua_State *L, int arg, const struct tp_handle_kind *kind)
-{
-    struct tp_handle *h = lua_touserdata(L, arg);
-    if (TP_UNLIKELY(lua_type(L, arg) != LUA_TUSERDATA ||
-                    lua_objlen(L, arg) != sizeof *h || h->kind != kind)) {
-        refuse(L, arg, kind, "expected");
-    }
-    struct tp_holder *o = holder_of(h);
-    if (TP_UNLIKELY(o == NULL)) {
-        return NULL;
-    }
-    if (TP_UNLIKELY(o->object == NULL)) {
-        refuse(L, arg, kind, "was sent to another actor");
-    }
-    return o->object;
+    luaL_argerror(L, arg, lua_tostring(L, -1));
 }
 
 int
 tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind)
 {
     if (tp_handle_sent(L, arg, kind) == NULL) {
-        tp_handle_check(L, arg, kind);
+        tp_handle_check(L, tp_actor_self(), arg, kind);
     }
     close_handle(lua_touserdata(L, arg));
     return 0;
@@ -261,7 +196,7 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
     if (h == NULL) {
         return "userdata";
     }
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     if (o == NULL || o->object == NULL) {
         return h->kind->gone;
     }

@@ -62,7 +62,36 @@ struct tp_handle_kind {
 TP_HANDLE_KINDS(X)
 #undef X
 
-struct tp_handle;
+/* On the actor's list of resources. */
+struct tp_holder {
+    struct tp_resource resource;
+    const struct tp_handle_kind *kind;
+    void *object; /* NULL: none yet, or it was sent away */
+    void *kept;   /* what was sent away, of a kind that keeps that */
+};
+
+/* The userdata. */
+struct tp_handle {
+    const struct tp_handle_kind *kind;
+    struct tp_holder *holder; /* NULL: closed */
+    uint64_t owner;           /* when the actor of the holder was born */
+};
+
+/* The holder, if it still is there; a is the running actor, or NULL. */
+static inline struct tp_holder *
+tp_holder_of(const struct tp_handle *h, const struct tp_actor *a)
+{
+    return a != NULL && !a->finishing && a->started_ns == h->owner ? h->holder
+                                                                   : NULL;
+}
+
+/* NULL: it is closed or was sent away. */
+static inline void *
+tp_handle_object(const struct tp_handle *h, const struct tp_actor *a)
+{
+    struct tp_holder *o = tp_holder_of(h, a);
+    return o == NULL ? NULL : o->object;
+}
 
 /* Pushes a handle without an object. Raises for want of memory. */
 struct tp_handle *tp_handle_new(lua_State *L,
@@ -71,16 +100,35 @@ struct tp_handle *tp_handle_new(lua_State *L,
 /* Gives it an object; takes the caller's reference. */
 void tp_handle_set(struct tp_handle *h, void *object);
 
+/* Raises an argument error that begins with what the kind is. */
+void tp_handle_refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
+                      const char *why);
+
+/* A handle of that kind, or NULL. */
+static inline struct tp_handle *
+tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind)
+{
+    struct tp_handle *h = lua_touserdata(L, idx);
+    bool is = h != NULL && lua_objlen(L, idx) == sizeof *h && h->kind == kind;
+    return is ? h : NULL;
+}
+
 /* The object; NULL: it is closed, or the actor ends. Raises an argument error
  * for another value, and for what was sent away. */
-void *tp_handle_check(lua_State *L, int arg, const struct tp_handle_kind *kind);
-
-/* The same without raising: NULL also for another value. */
-void *tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind);
-
-/* Is the value a handle of that kind, and was it sent away? */
-bool tp_is_handle(lua_State *L, int idx, const struct tp_handle_kind *kind);
-bool tp_is_sent(lua_State *L, int idx);
+static inline void *
+tp_handle_check(lua_State *L, const struct tp_actor *a, int arg,
+                const struct tp_handle_kind *kind)
+{
+    struct tp_handle *h = tp_handle_to(L, arg, kind);
+    if (TP_UNLIKELY(h == NULL)) {
+        tp_handle_refuse(L, arg, kind, "expected");
+    }
+    struct tp_holder *o = tp_holder_of(h, a);
+    if (TP_UNLIKELY(o != NULL && o->object == NULL)) {
+        tp_handle_refuse(L, arg, kind, "was sent to another actor");
+    }
+    return o == NULL ? NULL : o->object;
+}
 
 /* What the handle has sent away, if its kind keeps that; else NULL. */
 void *tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind);

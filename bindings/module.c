@@ -105,6 +105,8 @@ static const struct lazy_entry troupe_entries[] = {
     {"channel", tp_l_channel, false},
     {"select", tp_l_select, false},
     {"inbox", get_inbox, true},
+    {"readable", tp_l_readable, false},
+    {"writable", tp_l_writable, false},
     {"mutex", tp_l_mutex, false},
     {"counter", tp_l_counter, false},
     {"task", get_task, true},

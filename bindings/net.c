@@ -75,7 +75,7 @@ check_kind(lua_State *L)
 {
     static const struct tp_handle_kind *const kinds[] = {CONN, LISTENER, UDP};
     for (size_t i = 0; i < 3; i++) {
-        if (tp_is_handle(L, 1, kinds[i])) {
+        if (tp_handle_to(L, 1, kinds[i]) != NULL) {
             return kinds[i];
         }
     }
@@ -87,13 +87,13 @@ check_kind(lua_State *L)
 static struct tp_endpoint *
 check_any(lua_State *L)
 {
-    return tp_handle_check(L, 1, check_kind(L));
+    return tp_handle_check(L, tp_actor_self(), 1, check_kind(L));
 }
 
 static struct tp_stream *
 check_conn(lua_State *L)
 {
-    struct tp_endpoint *e = tp_handle_check(L, 1, CONN);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, CONN);
     return e == NULL ? NULL : tp_stream_of(e);
 }
 
@@ -109,7 +109,8 @@ object_close(lua_State *L)
 {
     const struct tp_handle_kind *kind = check_kind(L);
     struct tp_endpoint *sent = tp_handle_sent(L, 1, kind);
-    struct tp_endpoint *e = sent != NULL ? sent : tp_handle_check(L, 1, kind);
+    struct tp_endpoint *e =
+        sent != NULL ? sent : tp_handle_check(L, tp_actor_self(), 1, kind);
     bool open = e != NULL && tp_endpoint_close(e, sent == NULL);
     tp_handle_close(L, 1, kind);
     lua_pushboolean(L, open);
@@ -556,10 +557,11 @@ listener_accept(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     int fd;
     lua_settop(L, 2);
-    uint64_t deadline = check_deadline(L, 2, tp_handle_check(L, 1, LISTENER));
+    uint64_t deadline =
+        check_deadline(L, 2, tp_handle_check(L, tp_actor_self(), 1, LISTENER));
     struct tp_handle *h = tp_handle_new(L, CONN); /* before a fd can be lost */
     tp_lua_tier_up(L, a);
-    struct tp_endpoint *e = tp_handle_check(L, 1, LISTENER);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, LISTENER);
     if (e == NULL) {
         return push_closed(L);
     }
@@ -695,7 +697,7 @@ net_send_to(lua_State *L)
     if (!check_address(L, 3, &to, &n)) {
         return n;
     }
-    struct tp_endpoint *e = tp_handle_check(L, 1, UDP);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, UDP);
     if (e == NULL) {
         return push_closed(L);
     }
@@ -711,9 +713,10 @@ udp_recv_from(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     struct tp_addr from;
     struct tp_msg *m;
-    uint64_t deadline = check_deadline(L, 2, tp_handle_check(L, 1, UDP));
+    uint64_t deadline =
+        check_deadline(L, 2, tp_handle_check(L, tp_actor_self(), 1, UDP));
     tp_lua_tier_up(L, a);
-    struct tp_endpoint *e = tp_handle_check(L, 1, UDP);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, UDP);
     if (e == NULL) {
         return push_closed(L);
     }
@@ -735,7 +738,7 @@ static int
 udp_send_to(lua_State *L)
 {
     int n = lua_gettop(L);
-    tp_handle_check(L, 1, UDP);
+    tp_handle_check(L, tp_actor_self(), 1, UDP);
     tp_push_from_module(L, "troupe.net", "_send_to");
     lua_insert(L, 1);
     lua_settop(L, n + 1);

@@ -391,6 +391,12 @@ function Receiver:recv_match(matcher, timeout) end
 --- Drops what is queued; sends fail with "closed".
 function Receiver:close() end
 
+--- What `troupe.readable` and `troupe.writable` return.
+---@class troupe.FdArm
+---@field readable? integer
+---@field writable? integer
+---@field file? file*
+
 --- What `troupe.select` waits for.
 ---@alias troupe.Arm troupe.Receiver|troupe.FdArm|"troupe.inbox"
 
@@ -557,13 +563,23 @@ function troupe.sendable(value, to_many) end
 ---@return troupe.Receiver|troupe.Err rx or err
 function troupe.channel(capacity) end
 
+--- An arm of `troupe.select`: fd can be read from.
+---@param fd integer|file*
+---@return troupe.FdArm arm
+function troupe.readable(fd) end
+
+--- An arm of `troupe.select`: fd can be written to.
+---@param fd integer|file*
+---@return troupe.FdArm arm
+function troupe.writable(fd) end
+
 --- Wait until one of several things is ready: the first in order. Takes nothing.
 --- A closed one is ready. Parks.
 ---@async
 ---@param arms troupe.Arm[] at least one, none of them twice
 ---@param timeout? number seconds
 ---@return integer? index
----@return troupe.Err? err "timeout"
+---@return troupe.Err? err "timeout"; of an fd as wait_readable
 function troupe.select(arms, timeout) end
 
 --- A new mutex, which holds a value.

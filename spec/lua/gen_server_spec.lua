@@ -581,7 +581,7 @@ describe("troupe.gen_server", function()
     return assert(gen_server.start(B, { troupe.self(), ... }))
   end
 
-  helper.actor("channels: each value is for handle_info, after timers, before the mailbox", function()
+  helper.actor("channels: values are for handle_info, after timers, before mail", function()
     local tx1, rx1 = troupe.channel()
     local tx2, rx2 = troupe.channel(10)
     local server = teller(rx1, rx2)

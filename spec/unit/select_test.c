@@ -1,10 +1,13 @@
 /*
  * select_test.c - the first ready arm; nothing is left behind.
  */
+#define _GNU_SOURCE
 #include "io/select.h"
 #include "run_in.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -270,6 +273,139 @@ who_is_killed_in_it_leaves_nothing_behind(void **state)
     run(killed_root);
 }
 
+/* -- file descriptors ---------------------------------------------------------- */
+
+struct pipe_scene {
+    int r, w;
+    troupe_pid who;
+    struct tp_arm arms[2]; /* the pipe, a channel that stays empty */
+};
+
+static void
+pipe_init(struct pipe_scene *p, struct tp_actor *self)
+{
+    int fds[2];
+    CHECK_EQ(pipe2(fds, O_NONBLOCK | O_CLOEXEC), 0);
+    *p = (struct pipe_scene){.r = fds[0], .w = fds[1], .who = self->pid};
+    p->arms[0] =
+        (struct tp_arm){.kind = TP_ARM_FD, .fd = p->r, .dir = TP_FD_READ};
+    p->arms[1] =
+        (struct tp_arm){.kind = TP_ARM_CHANNEL, .channel = tp_channel_new(0)};
+}
+
+static void
+pipe_fini(struct pipe_scene *p)
+{
+    size_t known, waits;
+    tp_fds_count(&known, &waits);
+    CHECK_EQ(waits, 0);
+    tp_channel_tx_unref(p->arms[1].channel);
+    tp_channel_rx_close(p->arms[1].channel);
+    tp_fd_close(p->r);
+    tp_fd_close(p->w);
+}
+
+static void
+write_one(int fd)
+{
+    CHECK_EQ(write(fd, "x", 1), 1);
+}
+
+static void
+write_parked(struct tp_actor *self, void *arg)
+{
+    struct pipe_scene *p = arg;
+    YIELD_UNTIL(self, state_of(p->who) == TP_PARKED);
+    write_one(p->w);
+}
+
+static void
+push_parked(struct tp_actor *self, void *arg)
+{
+    struct pipe_scene *p = arg;
+    YIELD_UNTIL(self, state_of(p->who) == TP_PARKED);
+    CHECK_EQ(tp_channel_push(p->arms[1].channel, num_msg(1)), 0);
+}
+
+static size_t
+select_pipe(struct tp_actor *self, struct pipe_scene *p)
+{
+    size_t index;
+    CHECK_EQ(tp_select(self, p->arms, 2, tp_now_ns() + PATIENCE_NS, &index), 0);
+    return index;
+}
+
+static void
+fd_root(struct tp_actor *self, void *unused)
+{
+    struct pipe_scene p;
+    size_t index;
+    char byte;
+    (void)unused;
+    pipe_init(&p, self);
+    CHECK_EQ(tp_select(self, p.arms, 2, 0, &index), TROUPE_ETIMEOUT);
+    CHECK_EQ(tp_select(self, p.arms, 2, tp_now_ns() + MS, &index),
+             TROUPE_ETIMEOUT);
+    troupe_pid pid = spawn(write_parked, &p);
+    CHECK_EQ(select_pipe(self, &p), 0);
+    join_kind(self, pid);
+    CHECK_EQ(select_pipe(self, &p), 0);
+    CHECK_EQ(read(p.r, &byte, 1), 1);
+    pid = spawn(push_parked, &p);
+    CHECK_EQ(select_pipe(self, &p), 1);
+    join_kind(self, pid);
+    tp_msg_free(tp_channel_pop(p.arms[1].channel));
+    /* The arm that lost is gone. */
+    uint32_t epoch = tp_wait_epoch(self->slot);
+    write_one(p.w);
+    CHECK_EQ(tp_fd_wait(self, p.r, TP_FD_READ, 0), 0);
+    CHECK_EQ(tp_wait_epoch(self->slot), epoch);
+    p.arms[0].fd = 1000000; /* no such fd: closed */
+    CHECK_EQ(select_pipe(self, &p), 0);
+    pipe_fini(&p);
+}
+
+static void
+an_fd_is_an_arm_like_others(void **state)
+{
+    (void)state;
+    run(fd_root);
+}
+
+static void
+select_pipe_ever(struct tp_actor *self, void *arg)
+{
+    struct pipe_scene *p = arg;
+    size_t index;
+    tp_select(self, p->arms, 2, TP_NEVER, &index);
+    tp_check(!"it was to be killed");
+}
+
+static void
+fd_killed_root(struct tp_actor *self, void *unused)
+{
+    struct pipe_scene p;
+    size_t index;
+    (void)unused;
+    pipe_init(&p, self);
+    troupe_pid pid = spawn(select_pipe_ever, &p);
+    YIELD_UNTIL(self, state_of(pid) == TP_PARKED);
+    CHECK_EQ(tp_select(self, p.arms, 1, TP_NEVER, &index), TROUPE_EBUSY);
+    CHECK_EQ(index, 0);
+    tp_check(end_with(pid, TP_REASON_KILLED));
+    CHECK_EQ(join_kind(self, pid), TP_REASON_KILLED);
+    write_one(p.w);
+    CHECK_EQ(select_pipe(self, &p), 0);
+    pipe_fini(&p);
+}
+
+static void
+who_is_killed_in_it_leaves_no_fd_armed(void **state)
+{
+    (void)state;
+    run(fd_killed_root);
+}
+
 int
 main(void)
 {
@@ -280,6 +416,8 @@ main(void)
         cmocka_unit_test(an_abandoned_arm_wakes_nobody),
         cmocka_unit_test(two_of_three_arms_close_while_it_waits),
         cmocka_unit_test(who_is_killed_in_it_leaves_nothing_behind),
+        cmocka_unit_test(an_fd_is_an_arm_like_others),
+        cmocka_unit_test(who_is_killed_in_it_leaves_no_fd_armed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
