@@ -35,6 +35,11 @@ encode(lua_State *L, struct tp_actor *a, struct tp_channel **out_ch)
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
     *out_ch = tp_handle_to(L, 1, &tp_handle_tx);
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0 &&
+        tp_names_object(m, *out_ch, &tp_handle_rx)) { /* nobody could take it */
+        tp_msg_unsend(m);
+        luaL_argerror(L, 2, "a receiver cannot be sent into its own channel");
+    }
     return m;
 }
 
@@ -103,11 +108,11 @@ rx_recv(lua_State *L)
     if (lua_gettop(L) > 1) {
         deadline = tp_check_deadline(L, 2, "timeout");
     }
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     for (;;) {
         struct tp_channel *ch = check_rx(L, a);
         struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return tp_deliver_value(L, tp_lua_of(a), m);
         }
         tp_lua_tier_up(L, a);
@@ -124,10 +129,10 @@ static int
 rx_try_recv(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     struct tp_channel *ch = check_rx(L, a);
     bool ended = ch == NULL || tp_channel_is_ended(ch);
     struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
-    tp_actor_checkpoint();
     if (m != NULL) {
         return tp_deliver_value(L, tp_lua_of(a), m);
     }

@@ -4,7 +4,7 @@
  * Memory: a holder is the actor's, on its list of resources. The userdata names
  *         it only while that very actor runs and has not come to its end: the
  *         state of troupe.run's caller outlives its actor.
- * Tests:  spec/lua/channel_spec.lua, spec/lua/mutex_spec.lua
+ * Tests:  spec/lua/channel_spec.lua, spec/unit/handle_stress.c
  */
 #include "handle.h"
 
@@ -351,6 +351,30 @@ tp_take_objects(struct tp_msg *m)
     if (tp_each_handle(m->data, m->size, take, NULL) != 0) {
         m->flags |= TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
     }
+}
+
+struct search {
+    const void *object;
+    const struct tp_handle_kind *kind;
+    bool found;
+};
+
+static void
+compare(uint32_t kind, void *payload, size_t n, void *ud)
+{
+    struct search *s = ud;
+    struct payload p;
+    memcpy(&p, payload, n);
+    s->found |= p.object == s->object && kinds[kind] == s->kind;
+}
+
+bool
+tp_names_object(const struct tp_msg *m, const void *object,
+                const struct tp_handle_kind *kind)
+{
+    struct search s = {object, kind, false};
+    tp_each_handle(m->data, m->size, compare, &s);
+    return s.found;
 }
 
 void

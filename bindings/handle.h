@@ -92,7 +92,11 @@ int tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind);
  * Each message of bytes from tp_encode needs it, but for the small values. */
 void tp_take_objects(struct tp_msg *m);
 
-/* The same for a reason. */
+/* Does m name that object? */
+bool tp_names_object(const struct tp_msg *m, const void *object,
+                     const struct tp_handle_kind *kind);
+
+/* The same as tp_take_objects for a reason. */
 void tp_take_reason_objects(struct tp_reason *r);
 
 /* For tp_codec_ops. */

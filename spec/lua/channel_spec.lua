@@ -361,6 +361,17 @@ describe("a receiver", function()
     assert.equal("one", value)
   end)
 
+  helper.actor("does not go into its own channel", function()
+    local tx, rx = troupe.channel()
+    local text = "a receiver cannot be sent into its own channel"
+    assert.matches(text, select(2, pcall(tx.send, tx, { a = { rx } })))
+    assert.matches(text, select(2, pcall(tx.try_send, tx, rx)))
+    assert.equal(0, #rx)
+    tx:send { tx }
+    assert.is_true(rx:recv()[1]:send "back")
+    assert.equal("back", (rx:recv()))
+  end)
+
   helper.actor("does not go to many: the error names the path", function()
     local tx, rx = troupe.channel()
     local pg = require "troupe.pg"
