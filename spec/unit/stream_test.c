@@ -1177,6 +1177,86 @@ TEST(a_read_survives_want_of_memory)
     }
 }
 
+/* A connection is made, accepted and used, and a datagram sent; the first code
+ * that is not 0. */
+static int
+use_all(struct tp_actor *self, struct hold holds[4])
+{
+    struct tp_listener *l;
+    struct tp_addr at = loopback(), from;
+    struct tp_endpoint *e;
+    struct tp_msg *m;
+    size_t written;
+    int fd, rc = tp_listener_new(&at, 4, false, &l);
+    if (rc != 0) {
+        return rc;
+    }
+    hold_own(self, &holds[0], &l->endpoint);
+    CHECK_EQ(tp_socket_sockname(l->endpoint.fd, &at), 0);
+    struct tp_stream *s = tp_stream_new(-1, false);
+    if (s == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    hold_own(self, &holds[1], &s->endpoint);
+    rc = tp_stream_connect(self, s, &at, patience());
+    if (rc == 0) {
+        rc = tp_listener_accept(self, l, patience(), &fd);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    struct tp_stream *t = tp_stream_new(fd, false);
+    if (t == NULL) {
+        tp_fd_close(fd);
+        return TROUPE_ENOMEM;
+    }
+    hold_own(self, &holds[2], &t->endpoint);
+    struct iovec piece = {(void *)(uintptr_t) "x", 1};
+    rc = tp_stream_write(self, s, &piece, 1, patience(), &written);
+    if (rc == 0) {
+        rc = tp_stream_need(self, t, 1, patience());
+    }
+    at = loopback();
+    if (rc == 0) {
+        rc = tp_datagram_new(&at, false, &e);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    hold_own(self, &holds[3], e);
+    CHECK_EQ(tp_socket_sockname(e->fd, &at), 0);
+    rc = tp_datagram_send(self, e, "x", 1, &at, patience());
+    if (rc == 0) {
+        rc = tp_datagram_receive(self, e, patience(), &m, &from);
+    }
+    if (rc == 0) {
+        tp_msg_free(m);
+    }
+    return rc;
+}
+
+TEST(all_survives_want_of_memory)
+{
+    (void)arg;
+    for (long n = 1;; n++) {
+        struct hold holds[4];
+        memset(holds, 0, sizeof holds);
+        tp_fault_arm(n);
+        int rc = use_all(self, holds);
+        bool fired = tp_fault_fired();
+        tp_fault_arm(0);
+        tp_check(rc == 0 || rc == TROUPE_ENOMEM || rc == TROUPE_ELIMIT ||
+                 rc == TROUPE_ESYSTEM);
+        for (int i = 0; i < 4; i++) {
+            hold_drop(&holds[i]);
+        }
+        if (!fired) {
+            CHECK_EQ(rc, 0);
+            return;
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -1214,6 +1294,7 @@ main(void)
         cmocka_unit_test(datagrams_keep_their_borders),
         cmocka_unit_test(a_close_wakes_who_waits_for_a_datagram),
         cmocka_unit_test(a_read_survives_want_of_memory),
+        cmocka_unit_test(all_survives_want_of_memory),
     };
     return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
 }
