@@ -569,8 +569,9 @@ listener_accept(lua_State *L)
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    tp_actor_checkpoint();
-    return tp_push_conn(L, h, fd, false);
+    int n = tp_push_conn(L, h, fd, false);
+    tp_actor_checkpoint(); /* not before the fd has an owner */
+    return n;
 }
 
 /* connect(host or path, port or nil, timeout) -> conn; or nil, err */

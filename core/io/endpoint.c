@@ -35,6 +35,7 @@ tp_endpoint_init(struct tp_endpoint *e, int fd)
     e->timeout_ns = TP_NEVER;
     tp_mutex_init(&e->lock);
     e->fd = fd;
+    e->id = fd < 0 ? 0 : tp_fd_own(fd);
 }
 
 void
@@ -76,6 +77,7 @@ tp_endpoint_open(struct tp_endpoint *e, int fd)
 {
     tp_assert(e->fd < 0 && !e->shared);
     e->fd = fd;
+    e->id = tp_fd_own(fd);
 }
 
 int
@@ -117,7 +119,7 @@ int
 tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                  enum tp_fd_dir dir, uint64_t deadline_ns)
 {
-    int rc = tp_fd_wait(self, e->fd, dir, deadline_ns);
+    int rc = tp_fd_wait_own(self, e->fd, e->id, dir, deadline_ns);
     /* Not every socket says of itself that it was shut down. */
     return rc == 0 && tp_endpoint_is_closed(e) ? TROUPE_ECLOSED : rc;
 }

@@ -40,6 +40,7 @@ struct tp_endpoint {
     bool closed; /* a close was asked for */
     bool busy;   /* its owner is between enter and leave */
     int fd;      /* -1: closed; the owner may read it between the two */
+    uint32_t id; /* of tp_fd_own */
 };
 
 /* A new one has one reference, the caller's. fd may be -1: not open yet. */
@@ -57,8 +58,9 @@ void tp_endpoint_open(struct tp_endpoint *e, int fd);
 int tp_endpoint_enter(struct tp_endpoint *e);
 int tp_endpoint_leave(struct tp_endpoint *e, int rc);
 
-/* Between enter and leave: parks until fd is ready or the deadline. As
- * tp_fd_wait, and the actor may end here. */
+/* Between enter and leave, after a call that has used up what there was: parks
+ * until fd is ready or the deadline. As tp_fd_wait_own, and the actor may end
+ * here. */
 int tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                      enum tp_fd_dir dir, uint64_t deadline_ns);
 

@@ -92,6 +92,19 @@ describe("net.listen and net.connect", function()
     end
   end)
 
+  helper.actor("leave time for the next address, where one does not answer", function()
+    local deaf = assert(net.listen { backlog = 1 })
+    local port = deaf:port()
+    local conns, err = {}
+    repeat -- until its queue is full
+      conns[#conns + 1], err = net.connect { port = port, timeout = 0.05 }
+    until err
+    local listener = assert(net.listen { host = "::1", port = port })
+    local client = assert(net.connect { host = "localhost", port = port, timeout = 1 })
+    assert.equal("::1", (client:peername()))
+    close(deaf, listener, client, unpack(conns))
+  end)
+
   helper.actor("work in two actors that know the port only", function()
     local listener = assert(net.listen())
     local port = listener:port()

@@ -173,4 +173,25 @@ describe("an actor that ends", function()
     end
     listener:close()
   end)
+
+  helper.actor("in the middle of a connect does, too", function()
+    local listener = assert(net.listen { backlog = 1 })
+    local port = listener:port()
+    local conns, err = {}
+    repeat -- until its queue is full
+      conns[#conns + 1], err = net.connect { port = port, timeout = 0.05 }
+    until err
+    for _ = 1, 10 do
+      local pid, ref = troupe.spawn_monitor(function()
+        require("troupe.net").connect { port = port }
+      end)
+      troupe.sleep(0.005)
+      troupe.kill(pid)
+      helper.down(ref)
+    end
+    listener:close()
+    for _, conn in ipairs(conns) do
+      conn:close()
+    end
+  end)
 end)

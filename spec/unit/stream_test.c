@@ -336,8 +336,8 @@ TEST(a_line_has_a_limit_and_the_stream_goes_on)
 
 struct flood {
     int fd;
-    size_t bytes, sent;
-    counter done;
+    size_t bytes;
+    counter sent, done;
 };
 
 /* What the i-th byte of much data is; none ends a line. */
@@ -353,17 +353,19 @@ flood_body(struct tp_actor *self, void *arg)
 {
     struct flood *f = arg;
     unsigned char block[8192];
-    while (f->sent < f->bytes) {
-        size_t n = sizeof block, left = f->bytes - f->sent;
+    size_t sent = 0;
+    while (sent < f->bytes) {
+        size_t n = sizeof block, left = f->bytes - sent;
         n = n > left ? left : n;
         for (size_t i = 0; i < n; i++) {
-            block[i] = byte_at(f->sent + i);
+            block[i] = byte_at(sent + i);
         }
         ssize_t w = send(f->fd, block, n, MSG_NOSIGNAL);
         if (w < 0 && errno != EAGAIN) {
             break;
         }
-        f->sent += w < 0 ? 0 : (size_t)w;
+        sent += w < 0 ? 0 : (size_t)w;
+        set(&f->sent, sent);
         if (w < 0) {
             tp_actor_yield(self);
         }
@@ -412,9 +414,9 @@ TEST(large_data_is_read_whole)
     CHECK_EQ(r.stream->cap, 0);
     YIELD_UNTIL(self, get(&f.done) == 1);
     set(&f.done, 0);
-    f.sent = 0;
+    set(&f.sent, 0);
     spawn(flood_body, &f);
-    YIELD_UNTIL(self, f.sent > 0);
+    YIELD_UNTIL(self, get(&f.sent) > 0);
     while (tp_stream_all(self, r.stream, in_ms(1)) == TROUPE_ETIMEOUT) {
         if (get(&f.done) == 1) {
             shutdown(r.peer, SHUT_WR);
@@ -612,8 +614,7 @@ TEST(a_write_that_times_out_tells_what_went)
 
 struct drain {
     int fd;
-    size_t got;
-    counter stop, done;
+    counter got, stop, done;
 };
 
 static void
@@ -621,12 +622,14 @@ drain_body(struct tp_actor *self, void *arg)
 {
     struct drain *d = arg;
     unsigned char block[5000];
+    size_t got = 0;
     while (get(&d->stop) == 0) {
         ssize_t n = read(d->fd, block, sizeof block);
         for (ssize_t i = 0; i < n; i++) {
-            CHECK_EQ(block[i], byte_at(d->got + (size_t)i));
+            CHECK_EQ(block[i], byte_at(got + (size_t)i));
         }
-        d->got += n > 0 ? (size_t)n : 0;
+        got += n > 0 ? (size_t)n : 0;
+        set(&d->got, got);
         tp_actor_yield(self);
     }
     set(&d->done, 1);
@@ -654,7 +657,7 @@ TEST(writes_follow_each_other_whatever_became_of_them)
         tp_check(tp_now_ns() < give_up);
         sent += written;
     }
-    YIELD_UNTIL(self, d.got == bytes);
+    YIELD_UNTIL(self, get(&d.got) == bytes);
     set(&d.stop, 1);
     YIELD_UNTIL(self, get(&d.done) == 1);
     free(data);
@@ -685,7 +688,7 @@ TEST(many_pieces_go_out_in_order)
         tp_stream_write(self, r.stream, pieces, PIECES, patience(), &written),
         0);
     CHECK_EQ(written, at);
-    YIELD_UNTIL(self, d.got == at);
+    YIELD_UNTIL(self, get(&d.got) == at);
     set(&d.stop, 1);
     YIELD_UNTIL(self, get(&d.done) == 1);
     free(pieces);
@@ -1174,6 +1177,86 @@ TEST(a_read_survives_want_of_memory)
     }
 }
 
+/* A connection is made, accepted and used, and a datagram sent; the first code
+ * that is not 0. */
+static int
+use_all(struct tp_actor *self, struct hold holds[4])
+{
+    struct tp_listener *l;
+    struct tp_addr at = loopback(), from;
+    struct tp_endpoint *e;
+    struct tp_msg *m;
+    size_t written;
+    int fd, rc = tp_listener_new(&at, 4, false, &l);
+    if (rc != 0) {
+        return rc;
+    }
+    hold_own(self, &holds[0], &l->endpoint);
+    CHECK_EQ(tp_socket_sockname(l->endpoint.fd, &at), 0);
+    struct tp_stream *s = tp_stream_new(-1, false);
+    if (s == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    hold_own(self, &holds[1], &s->endpoint);
+    rc = tp_stream_connect(self, s, &at, patience());
+    if (rc == 0) {
+        rc = tp_listener_accept(self, l, patience(), &fd);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    struct tp_stream *t = tp_stream_new(fd, false);
+    if (t == NULL) {
+        tp_fd_close(fd);
+        return TROUPE_ENOMEM;
+    }
+    hold_own(self, &holds[2], &t->endpoint);
+    struct iovec piece = {(void *)(uintptr_t) "x", 1};
+    rc = tp_stream_write(self, s, &piece, 1, patience(), &written);
+    if (rc == 0) {
+        rc = tp_stream_need(self, t, 1, patience());
+    }
+    at = loopback();
+    if (rc == 0) {
+        rc = tp_datagram_new(&at, false, &e);
+    }
+    if (rc != 0) {
+        return rc;
+    }
+    hold_own(self, &holds[3], e);
+    CHECK_EQ(tp_socket_sockname(e->fd, &at), 0);
+    rc = tp_datagram_send(self, e, "x", 1, &at, patience());
+    if (rc == 0) {
+        rc = tp_datagram_receive(self, e, patience(), &m, &from);
+    }
+    if (rc == 0) {
+        tp_msg_free(m);
+    }
+    return rc;
+}
+
+TEST(all_survives_want_of_memory)
+{
+    (void)arg;
+    for (long n = 1;; n++) {
+        struct hold holds[4];
+        memset(holds, 0, sizeof holds);
+        tp_fault_arm(n);
+        int rc = use_all(self, holds);
+        bool fired = tp_fault_fired();
+        tp_fault_arm(0);
+        tp_check(rc == 0 || rc == TROUPE_ENOMEM || rc == TROUPE_ELIMIT ||
+                 rc == TROUPE_ESYSTEM);
+        for (int i = 0; i < 4; i++) {
+            hold_drop(&holds[i]);
+        }
+        if (!fired) {
+            CHECK_EQ(rc, 0);
+            return;
+        }
+    }
+}
+
 int
 main(void)
 {
@@ -1211,6 +1294,7 @@ main(void)
         cmocka_unit_test(datagrams_keep_their_borders),
         cmocka_unit_test(a_close_wakes_who_waits_for_a_datagram),
         cmocka_unit_test(a_read_survives_want_of_memory),
+        cmocka_unit_test(all_survives_want_of_memory),
     };
     return cmocka_run_group_tests_name("stream", tests, NULL, NULL);
 }
