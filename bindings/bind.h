@@ -19,6 +19,7 @@
 #include <troupe.h>
 
 struct tp_env;
+struct tp_stream;
 
 enum tp_jit_mode {
     TP_JIT_AUTO,
@@ -44,11 +45,11 @@ struct tp_lua {
     struct tp_msg *owned; /* messages a C frame works on, freed at the end */
     struct tp_env *env;   /* package.path and friends */
     struct tp_env *child_env; /* what the last child took over */
-    uint64_t hot_cycles;  /* used so far, sampled when it waits */
-    lua_State *scan;      /* whose receive_match looks at the mail, or NULL */
-    int *out_status;      /* borrowed: where the result of its pcall goes */
-    char source[64];      /* what it runs, for the log */
-    uintptr_t dispatch;   /* what r14 holds while its Lua code runs; vm.c */
+    uint64_t hot_cycles;      /* used so far, sampled when it waits */
+    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
+    int *out_status;        /* borrowed: where the result of its pcall goes */
+    char source[64];        /* what it runs, for the log */
+    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
     struct tp_buf *scratch; /* see tp_scratch */
 };
 
@@ -227,6 +228,19 @@ int tp_push_from_module(lua_State *L, const char *module, const char *name);
 
 /* Makes the table that troupe.fs calls. */
 int tp_open_fs(lua_State *L);
+
+/* Makes the table that troupe.process calls. */
+int tp_open_process(lua_State *L);
+
+/* Pushes a TP_MSG_PROCESS as the table that Lua sees. */
+void tp_push_process_event(lua_State *L, const struct tp_msg *m);
+
+/* Lua gets it: the handle knows of the end now. */
+void tp_note_process_end(lua_State *L, const struct tp_msg *m);
+
+/* Pushes a connection that is our end of a pipe, to be opened. Owned by the
+ * running actor. Raises for want of memory. */
+struct tp_stream *tp_push_pipe(lua_State *L, struct tp_actor *a);
 
 void tp_push_pid(lua_State *L, troupe_pid pid);
 

@@ -49,8 +49,8 @@ tx_send(lua_State *L)
         deadline = tp_check_deadline(L, 3, "timeout");
     }
     struct tp_msg *m = encode(L, a, &ch);
-    int rc = ch == NULL ? TROUPE_ECLOSED
-                        : tp_channel_send_dl(a, ch, m, deadline);
+    int rc =
+        ch == NULL ? TROUPE_ECLOSED : tp_channel_send_dl(a, ch, m, deadline);
     if (TP_UNLIKELY(rc != 0)) {
         tp_msg_unsend(m);
     }
@@ -148,8 +148,8 @@ find(lua_State *L, struct tp_channel **ch, struct tp_msg ***link)
     while (**link != NULL) {
         struct tp_msg *m = **link;
         tp_push_peeked(L, m);
-        bool fits = tp_handle_to(L, 1, &tp_handle_rx) == *ch &&
-                    tp_matches(L, 2, m);
+        bool fits =
+            tp_handle_to(L, 1, &tp_handle_rx) == *ch && tp_matches(L, 2, m);
         if (tp_handle_to(L, 1, &tp_handle_rx) != *ch) {
             *ch = NULL;
             return NULL;
@@ -247,23 +247,23 @@ static const luaL_Reg tx_methods[] = {{"send", tx_send},
                                       {"close", tx_close},
                                       {NULL, NULL}};
 
-static const luaL_Reg rx_methods[] = {
-    {"recv", rx_recv},   {"try_recv", rx_try_recv}, {"recv_match", tp_l_recv_match},
-    {"close", rx_close}, {NULL, NULL}};
+static const luaL_Reg rx_methods[] = {{"recv", rx_recv},
+                                      {"try_recv", rx_try_recv},
+                                      {"recv_match", tp_l_recv_match},
+                                      {"close", rx_close},
+                                      {NULL, NULL}};
 
-const struct tp_handle_kind tp_handle_tx = {
-    .name = "troupe.channel.tx",
-    TP_HANDLE_TEXTS("channel sender"),
-    .ref = tx_ref,
-    .unref = tx_unref,
-    .methods = tx_methods};
+const struct tp_handle_kind tp_handle_tx = {.name = "troupe.channel.tx",
+                                            TP_HANDLE_TEXTS("channel sender"),
+                                            .ref = tx_ref,
+                                            .unref = tx_unref,
+                                            .methods = tx_methods};
 
-const struct tp_handle_kind tp_handle_rx = {
-    .name = "troupe.channel.rx",
-    TP_HANDLE_TEXTS("channel receiver"),
-    .unref = rx_unref,
-    .methods = rx_methods,
-    .len = rx_len};
+const struct tp_handle_kind tp_handle_rx = {.name = "troupe.channel.rx",
+                                            TP_HANDLE_TEXTS("channel receiver"),
+                                            .unref = rx_unref,
+                                            .methods = rx_methods,
+                                            .len = rx_len};
 
 /* channel([capacity]) -> tx, rx; or nil, "nomem" */
 int

@@ -1527,7 +1527,7 @@ struct dec {
     lua_State *L;
     const unsigned char *p;           /* next byte */
     const unsigned char *start, *end; /* the message */
-    int aux; /* stack index: objects that are referred to, by id; 0: none */
+    int aux;   /* stack index: objects that are referred to, by id; 0: none */
     bool peek; /* see tp_peek */
 };
 

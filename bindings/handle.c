@@ -255,8 +255,7 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
         kind++;
     }
     struct payload p = {o->object, o};
-    return tp_buf_put(out, &kind, sizeof kind) &&
-                   tp_buf_put(out, &p, sizeof p)
+    return tp_buf_put(out, &kind, sizeof kind) && tp_buf_put(out, &p, sizeof p)
                ? NULL
                : h->kind->what;
 }

@@ -112,6 +112,7 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
     {"_fs", tp_open_fs, true},
+    {"_process", tp_open_process, true},
     {"_net", tp_open_net, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},

@@ -541,13 +541,23 @@ conn_nodelay(lua_State *L)
 
 /* The actor owns a new stream through h; NULL without memory. */
 static struct tp_stream *
-own_stream(struct tp_actor *a, struct tp_hold *h, int fd)
+own_stream(struct tp_actor *a, struct tp_hold *h, int fd, bool is_pipe)
 {
-    struct tp_stream *s = tp_stream_new(fd, false);
+    struct tp_stream *s = tp_stream_new(fd, is_pipe);
     if (s != NULL) {
         size_t limit = tp_lua_of(a)->memory_limit;
         s->max_bytes = limit == 0 ? SIZE_MAX : limit;
         tp_hold_own(a, h, &s->endpoint);
+    }
+    return s;
+}
+
+struct tp_stream *
+tp_push_pipe(lua_State *L, struct tp_actor *a)
+{
+    struct tp_stream *s = own_stream(a, push_object(L, CONN), -1, true);
+    if (s == NULL) {
+        luaL_error(L, "not enough memory");
     }
     return s;
 }
@@ -569,7 +579,7 @@ listener_accept(lua_State *L)
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    if (own_stream(a, h, fd) == NULL) {
+    if (own_stream(a, h, fd, false) == NULL) {
         tp_fd_close(fd);
         return push_failure(L, TROUPE_ENOMEM);
     }
@@ -589,7 +599,7 @@ net_connect(lua_State *L)
         return n;
     }
     struct tp_hold *h = push_object(L, CONN);
-    struct tp_stream *s = own_stream(a, h, -1);
+    struct tp_stream *s = own_stream(a, h, -1, false);
     int rc = s == NULL ? TROUPE_ENOMEM : tp_stream_connect(a, s, &to, deadline);
     if (rc != 0) {
         int err = errno;
