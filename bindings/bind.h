@@ -140,6 +140,10 @@ const char *tp_vm_preemption(void);
  * signals cannot be used. */
 void tp_vm_open(lua_State *L, struct tp_lua *t);
 
+/* On a thread of the pool, which no signal cuts short: the actor compiles once
+ * it has run for some time. off: it leaves. */
+void tp_vm_count_hot(struct tp_lua *t, bool on);
+
 /* Before a state that may have been left anywhere is closed. */
 void tp_vm_settle(struct tp_lua *t);
 
@@ -297,7 +301,9 @@ int tp_l_mutex(lua_State *L);
 int tp_l_names(lua_State *L);
 int tp_l_next(lua_State *L);
 int tp_l_now(lua_State *L);
+int tp_l_os_execute(lua_State *L);
 int tp_l_os_exit(lua_State *L);
+int tp_l_popen(lua_State *L);
 int tp_l_print(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);

@@ -12,13 +12,6 @@ local raw = core._process
 
 local M = {}
 
----@class troupe.Process
----@field pid integer of the system
----@field ref number in the message of its end
----@field stdin troupe.Conn? to be written to, where it is a pipe
----@field stdout troupe.Conn? to be read from
----@field stderr troupe.Conn?
----@field _raw userdata
 local methods = {}
 
 local metatable = {
@@ -179,7 +172,10 @@ function M.run(command, options)
     process:wait()
     return nil, why, partial or ""
   end
-  return output, status, signal
+  if status then
+    return output, status
+  end
+  return output, nil, signal
 end
 
 return M
