@@ -19,6 +19,7 @@
 #include <troupe.h>
 
 struct tp_env;
+struct tp_stream;
 
 enum tp_jit_mode {
     TP_JIT_AUTO,
@@ -139,6 +140,10 @@ const char *tp_vm_preemption(void);
  * signals cannot be used. */
 void tp_vm_open(lua_State *L, struct tp_lua *t);
 
+/* On a thread of the pool, which no signal cuts short: the actor compiles once
+ * it has run for some time. off: it leaves. */
+void tp_vm_count_hot(struct tp_lua *t, bool on);
+
 /* Before a state that may have been left anywhere is closed. */
 void tp_vm_settle(struct tp_lua *t);
 
@@ -217,6 +222,19 @@ int tp_push_from_module(lua_State *L, const char *module, const char *name);
 /* Makes the table that troupe.fs calls. */
 int tp_open_fs(lua_State *L);
 
+/* Makes the table that troupe.process calls. */
+int tp_open_process(lua_State *L);
+
+/* Pushes a TP_MSG_PROCESS as the table that Lua sees. */
+void tp_push_process_event(lua_State *L, const struct tp_msg *m);
+
+/* Lua gets it: the handle knows of the end now. */
+void tp_note_process_end(lua_State *L, const struct tp_msg *m);
+
+/* Pushes a connection that is our end of a pipe, to be opened. Owned by the
+ * running actor. Raises for want of memory. */
+struct tp_stream *tp_push_pipe(lua_State *L);
+
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
 /* Seconds at arg to a deadline: nil, none, huge: TP_NEVER; 0 or less: 0, which
@@ -278,7 +296,9 @@ int tp_l_mutex(lua_State *L);
 int tp_l_names(lua_State *L);
 int tp_l_next(lua_State *L);
 int tp_l_now(lua_State *L);
+int tp_l_os_execute(lua_State *L);
 int tp_l_os_exit(lua_State *L);
+int tp_l_popen(lua_State *L);
 int tp_l_print(lua_State *L);
 int tp_l_readable(lua_State *L);
 int tp_l_receive(lua_State *L);

@@ -60,7 +60,9 @@ tp_l_blocking(lua_State *L)
     if (rc != 0) {
         return tp_raise_wait(L, rc);
     }
+    tp_vm_count_hot(tp_lua_of(a), true);
     int status = lua_pcall(L, args, LUA_MULTRET, 1);
+    tp_vm_count_hot(tp_lua_of(a), false);
     rc = tp_blocking_end(a);
     if (rc != 0) {
         return tp_raise_wait(L, rc);

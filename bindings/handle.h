@@ -152,13 +152,6 @@ const char *tp_handle_encode(lua_State *L, int idx, struct tp_buf *out);
 void tp_handle_decode(lua_State *L, uint32_t kind, void *payload, size_t n,
                       bool peek);
 
-/* -- net.c --------------------------------------------------------------- */
-
-/* h, on top of the stack, a handle of kind conn without an object, becomes a
- * connection over fd, which is taken in any case: returns 1; or pushes nil,
- * "nomem" and returns 2. */
-int tp_push_conn(lua_State *L, struct tp_handle *h, int fd, bool is_pipe);
-
 /* Sets the hooks of messages and reasons. */
 void tp_handles_init(void);
 

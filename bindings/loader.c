@@ -635,6 +635,9 @@ after_io(lua_State *L, int lib)
     lua_getfield(L, lib, "write");
     lua_pushcclosure(L, tp_l_write, 1);
     lua_setfield(L, lib, "write");
+    lua_getfield(L, lib, "popen");
+    lua_pushcclosure(L, tp_l_popen, 1);
+    lua_setfield(L, lib, "popen");
 }
 
 static void
@@ -642,6 +645,8 @@ after_os(lua_State *L, int lib)
 {
     lua_pushcfunction(L, tp_l_os_exit);
     lua_setfield(L, lib, "exit");
+    lua_pushcfunction(L, tp_l_os_execute);
+    lua_setfield(L, lib, "execute");
 }
 
 /* luaopen_jit switches compilation on; whoever wanted that says so. */

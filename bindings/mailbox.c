@@ -190,6 +190,8 @@ push_value(lua_State *L, struct tp_msg *m, bool peek)
         push_notice(L, m);
     } else if (m->kind == TP_MSG_GROUP) {
         tp_push_group_event(L, m);
+    } else if (m->kind == TP_MSG_PROCESS) {
+        tp_push_process_event(L, m);
     } else if (peek) {
         tp_push_peeked(L, m);
     } else if (!tp_decode_scalar(L, m->data, m->size)) {
@@ -233,13 +235,17 @@ static int
 push_sender(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
     static const char *const kinds[] = {
-        [TP_MSG_CALL] = "call",     [TP_MSG_CAST] = "cast",
-        [TP_MSG_SYSTEM] = "system", [TP_MSG_DOWN] = "down",
-        [TP_MSG_EXIT] = "exit",     [TP_MSG_GROUP] = "group"};
+        [TP_MSG_CALL] = "call",      [TP_MSG_CAST] = "cast",
+        [TP_MSG_SYSTEM] = "system",  [TP_MSG_DOWN] = "down",
+        [TP_MSG_EXIT] = "exit",      [TP_MSG_GROUP] = "group",
+        [TP_MSG_PROCESS] = "process"};
     const char *kind = kinds[m->kind];
     if (m->kind == TP_MSG_CALL) {
         tp_push_from(L, a, m);
     } else {
+        if (m->kind == TP_MSG_PROCESS) {
+            tp_note_process_end(L, m);
+        }
         push_from(L, m->from);
     }
     if (kind == NULL) {

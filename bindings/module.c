@@ -120,6 +120,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"names", tp_l_names, false},
     {"_pg", tp_open_pg, true},
     {"_fs", tp_open_fs, true},
+    {"_process", tp_open_process, true},
     {"_net", tp_open_net, true},
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
@@ -352,13 +353,16 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
                                                   TP_BLOCKING_THREADS_MAX);
 }
 
-/* The host's print, io.write and os.exit, while its state is the root's. */
+/* What runs other than the host's, while its state is the root's. */
 static const struct {
     const char *lib, *name;
     lua_CFunction function;
 } borrowed[] = {{NULL, "print", tp_l_print},
                 {"io", "write", tp_l_write},
+                {"io", "popen", tp_l_popen},
+                {"os", "execute", tp_l_os_execute},
                 {"os", "exit", tp_l_os_exit}};
+#define BORROWED ((int)(sizeof borrowed / sizeof *borrowed))
 
 static void
 push_library(lua_State *L, const char *lib)
@@ -375,7 +379,7 @@ push_library(lua_State *L, const char *lib)
 static void
 borrow_functions(lua_State *L)
 {
-    for (size_t i = 0; i < 3; i++) {
+    for (int i = 0; i < BORROWED; i++) {
         push_library(L, borrowed[i].lib);
         if (!lua_istable(L, -1)) {
             lua_pop(L, 1);
@@ -398,7 +402,7 @@ borrow_functions(lua_State *L)
 static void
 return_functions(lua_State *L, int first)
 {
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < BORROWED; i++) {
         if (!lua_isnil(L, first + i)) {
             push_library(L, borrowed[i].lib);
             lua_pushvalue(L, first + i);
@@ -465,7 +469,7 @@ l_run(lua_State *L)
     lua_settop(L, 2);
     tp_bindings_init();
     struct tp_env *env = tp_env_of(L, NULL); /* may raise */
-    borrow_functions(L);                     /* at 3, 4, 5 */
+    borrow_functions(L);                     /* from 3 on */
     lua_State *co = lua_newthread(L);
     lua_pushvalue(L, 1);
     lua_xmove(L, co, 1);

@@ -538,16 +538,25 @@ conn_nodelay(lua_State *L)
 
 /* -- making them ---------------------------------------------------------- */
 
-int
-tp_push_conn(lua_State *L, struct tp_handle *h, int fd, bool is_pipe)
+/* The actor owns a new stream through h; NULL without memory. */
+static struct tp_stream *
+own_stream(struct tp_handle *h, int fd, bool is_pipe)
 {
     struct tp_stream *s = tp_stream_new(fd, is_pipe);
-    if (s == NULL) {
-        tp_fd_close(fd);
-        return push_failure(L, TROUPE_ENOMEM);
+    if (s != NULL) {
+        tp_handle_set(h, &s->endpoint);
     }
-    tp_handle_set(h, &s->endpoint);
-    return 1;
+    return s;
+}
+
+struct tp_stream *
+tp_push_pipe(lua_State *L)
+{
+    struct tp_stream *s = own_stream(tp_handle_new(L, CONN), -1, true);
+    if (s == NULL) {
+        luaL_error(L, "not enough memory");
+    }
+    return s;
 }
 
 /* accept([timeout]) -> conn; or nil, err */
@@ -569,9 +578,12 @@ listener_accept(lua_State *L)
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    int n = tp_push_conn(L, h, fd, false);
+    if (own_stream(h, fd, false) == NULL) {
+        tp_fd_close(fd);
+        return push_failure(L, TROUPE_ENOMEM);
+    }
     tp_actor_checkpoint(); /* not before the fd has an owner */
-    return n;
+    return 1;
 }
 
 /* connect(host or path, port or nil, timeout) -> conn; or nil, err */
@@ -586,11 +598,10 @@ net_connect(lua_State *L)
         return n;
     }
     struct tp_handle *h = tp_handle_new(L, CONN);
-    struct tp_stream *s = tp_stream_new(-1, false);
+    struct tp_stream *s = own_stream(h, -1, false);
     if (s == NULL) {
         return push_failure(L, TROUPE_ENOMEM);
     }
-    tp_handle_set(h, &s->endpoint);
     int rc = tp_stream_connect(a, s, &to, deadline);
     if (rc != 0) {
         int err = errno;

@@ -33,6 +33,8 @@
 #define TRACE_REACH ((uintptr_t)1 << 31)
 /* Instructions between two looks where signals cannot be used. */
 #define HOOK_COUNT 10000
+/* Instructions on a thread of the pool before an actor compiles. */
+#define HOT_COUNT 200000
 /* Bytes of a state's first block, in which its dispatch table lies. */
 #define STATE_BLOCK_MAX 8192
 
@@ -289,6 +291,18 @@ want_jit(struct tp_lua *t)
     if (!t->jit_on && t->jit_mode == TP_JIT_AUTO && !t->borrowed &&
         t->L != NULL && lua_gethook(t->L) == NULL) {
         lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, 1);
+    }
+}
+
+void
+tp_vm_count_hot(struct tp_lua *t, bool on)
+{
+    lua_Hook now = lua_gethook(t->L);
+    if (on && now == NULL && !t->jit_on && t->jit_mode == TP_JIT_AUTO &&
+        !t->borrowed) {
+        lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, HOT_COUNT);
+    } else if (!on && now == tier_hook) {
+        lua_sethook(t->L, NULL, 0, 0);
     }
 }
 

@@ -38,6 +38,7 @@ enum tp_msg_kind {
     TP_MSG_EXIT,     /* from: a linked actor, or who called exit; as DOWN */
     TP_MSG_TICK,     /* as USER, of an interval timer; delay.c */
     TP_MSG_GROUP,    /* from joined or left; ref; data: group.c */
+    TP_MSG_PROCESS,  /* a child process has ended; ref; data: io/process.h */
     TP_MSG_CAST,     /* as USER, for a server: a request without an answer */
     TP_MSG_SYSTEM    /* as USER, for a server's loop; before all other mail */
 };

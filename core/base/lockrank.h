@@ -19,6 +19,7 @@
     X(CHANNEL, "the line of a full channel, or of a value's mutex")            \
     X(ENDPOINT, "one socket that was handed on to another actor")              \
     X(RESOLVE, "names of hosts, known and asked for")                          \
+    X(PROCESS, "one child process, which is signalled or reaped")              \
     X(IO, "one shard of the waits for file descriptors")                       \
     X(TIMER, "the timer heap")                                                 \
     X(POOL, "the blocking pool: its queue and its threads")                    \

@@ -101,6 +101,15 @@ local Pid = {}
 ---@field preemptions integer slices cut short
 ---@field queue integer actors that wait to run
 
+---@class troupe.Process
+---@field pid integer of the system
+---@field ref number in the message of its end
+---@field stdin troupe.Conn? to be written to, where it is a pipe
+---@field stdout troupe.Conn? to be read from
+---@field stderr troupe.Conn?
+---@field wait async fun(self: troupe.Process, timeout?: number): integer?, string?, integer?
+---@field kill fun(self: troupe.Process, signal?: integer|string): true?, string?
+
 ---@class troupe.Stat
 ---@field type "file"|"directory"|"link"|"fifo"|"socket"|"char"|"block"|"other"
 ---@field size integer bytes
@@ -514,7 +523,7 @@ function troupe.send(dest, message) end
 ---@param timeout? number seconds; nil: for ever; 0 or less: do not wait
 ---@return any message nil on timeout
 ---@return troupe.Pid|troupe.From|troupe.Err from the sender, the handle of a call, or "timeout"
----@return "call"|"cast"|"down"|"exit"|"group"|nil kind nil: a plain message
+---@return "call"|"cast"|"down"|"exit"|"group"|"process"|nil kind nil: a plain message
 function troupe.receive(timeout) end
 
 --- The oldest message that fits. The others stay, in order.
@@ -523,7 +532,7 @@ function troupe.receive(timeout) end
 ---@param timeout? number seconds
 ---@return any message nil on timeout
 ---@return troupe.Pid|troupe.From|troupe.Err from or "timeout"
----@return "call"|"cast"|"down"|"exit"|"group"|nil kind
+---@return "call"|"cast"|"down"|"exit"|"group"|"process"|nil kind
 function troupe.receive_match(matcher, timeout) end
 
 --- Ask an actor and wait for its reply, which does not go through the mailbox.

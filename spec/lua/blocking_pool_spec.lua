@@ -205,6 +205,15 @@ describe("troupe.blocking", function()
     end
   end)
 
+  helper.actor("compiles what runs for long", function()
+    local pid = troupe.spawn(function()
+      troupe.blocking(function() while true do end end)
+    end)
+    eventually(function() return troupe.info(pid).jit end)
+    troupe.kill(pid)
+    helper.ended(pid)
+  end)
+
   helper.actor("ends a killed loop that calls C functions", function()
     local me = troupe.self()
     local pid, ref = troupe.spawn_monitor(function()
@@ -320,6 +329,26 @@ describe("troupe.blocking", function()
     end, { schedulers = 2 })
     assert.is_false(ok)
     assert.matches("told to end", err, 1, true)
+  end)
+end)
+
+describe("a command of os.execute or io.popen", function()
+  helper.actor("has no signal blocked, and the results of LuaJIT's own", function()
+    local function check()
+      local pipe = io.popen "grep SigBlk /proc/self/status"
+      assert.matches("^SigBlk:%s*0+\n$", (pipe:read "*a"))
+      assert.is_truthy(pipe:close())
+      local path = helper.file "mask"
+      assert.equal(0, os.execute("grep SigBlk /proc/self/status >" .. helper.quote(path)))
+      assert.matches("^SigBlk:%s*0+\n$", helper.read(path))
+      assert.equal(3 * 256, os.execute "exit 3")
+      assert.equal(9, os.execute "kill -9 $$")
+      assert.equal(1, os.execute())
+      assert(not pcall(os.execute, {}) and not pcall(io.popen, {}))
+      assert(not pcall(io.popen))
+    end
+    check()
+    troupe.blocking(check)
   end)
 end)
 
