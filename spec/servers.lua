@@ -110,6 +110,11 @@ function servers.has_load()
   return file ~= nil and file:close()
 end
 
+--- Whether the command was built with a sanitizer that keeps what is freed.
+function servers.is_asan()
+  return os.execute("grep -q __asan_init " .. servers.troupe) == 0
+end
+
 --- The command of the echo server on Troupe.
 function servers.echo(schedulers)
   return ("%s run --schedulers %d spec/bench/echo_server.lua"):format(servers.troupe, schedulers)
