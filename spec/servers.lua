@@ -59,19 +59,33 @@ local function start(command)
   return self
 end
 
---- Starts a server that prints its port, last in its first line.
-function servers.start(command)
-  local self = start(command)
+-- The port as soon as find(server) knows it.
+local function wait_for_port(self, find)
   local came = servers.wait(PATIENCE, function()
-    self.port = tonumber(read_file(self.out):match "^[^\n]-(%d+)\n")
+    self.port = find(self)
     return self.port
   end)
   if not came then
-    local text = read_file(self.out)
+    local text = self:output()
     self:stop()
-    error(("%s prints no port: %s"):format(command, text))
+    error(("%s does not serve: %s"):format(self.command, text))
   end
   return self
+end
+
+--- Starts a server that prints its port, last in its first line.
+function servers.start(command)
+  return wait_for_port(start(command), function(self)
+    return tonumber(self:output():match "^[^\n]-(%d+)\n")
+  end)
+end
+
+--- Starts a server on 127.0.0.1 that is told its port, last in the command.
+function servers.start_at(command, port)
+  local listening = ("0100007F:%04X 00000000:0000 0A"):format(port)
+  return wait_for_port(start(command .. " " .. port), function()
+    return read_file("/proc/net/tcp"):find(listening, 1, true) and port
+  end)
 end
 
 local function finally(process, fn, ...)
@@ -94,6 +108,11 @@ end
 function servers.has_load()
   local file = io.open(servers.load)
   return file ~= nil and file:close()
+end
+
+--- Whether the command was built with a sanitizer that keeps what is freed.
+function servers.is_asan()
+  return os.execute("grep -q __asan_init " .. servers.troupe) == 0
 end
 
 --- The command of the echo server on Troupe.

@@ -296,6 +296,11 @@ if(TARGET troupe)
       COMMAND troupe run --schedulers ${schedulers} --slice-ms 0.1
       spec/stress/kills.lua 100)
   endforeach()
+  if(TARGET troupe_load)
+    tp_script(churn_stress TIMEOUT 240 LABELS bindings stress
+      ENV ${lua_env} ${sanitizer_env}
+      COMMAND ${LUAJIT_PROGRAM} spec/load/churn_stress.lua)
+  endif()
 endif()
 
 # --------------------------------------------------------------- Lua specs --
@@ -341,6 +346,7 @@ tp_spec(spec/lua/print_spec.lua)
 tp_spec(spec/lua/command_spec.lua)
 tp_spec(spec/lua/inspect_spec.lua)
 tp_spec(spec/lua/http_example_spec.lua TIMEOUT 240)
+tp_spec(spec/lua/server_examples_spec.lua TIMEOUT 240)
 tp_spec(spec/lua/net_spec.lua)
 tp_spec(spec/lua/net_read_spec.lua TIMEOUT 120)
 tp_spec(spec/lua/net_write_spec.lua TIMEOUT 120)
@@ -401,12 +407,6 @@ if(TARGET troupe)
   tp_script(wordcount TIMEOUT 120 LABELS lua COMMAND spec/wordcount_test.sh)
   set_tests_properties(examples wordcount PROPERTIES
     ENVIRONMENT "${lua_env};LUAJIT=${LUAJIT_PROGRAM}")
-
-  if(TARGET troupe_load)
-    tp_script(churn_stress TIMEOUT 240 LABELS lua stress
-      COMMAND ${LUAJIT_PROGRAM} spec/load/churn_stress.lua)
-    set_tests_properties(churn_stress PROPERTIES ENVIRONMENT "${lua_env}")
-  endif()
 
   tp_script(luarocks_install TIMEOUT 600 LABELS build
     COMMAND spec/install_test.sh)
