@@ -33,6 +33,7 @@ tp_endpoint_init(struct tp_endpoint *e, int fd)
     atomic_init(&e->refs, 1);
     e->shared = e->closed = e->busy = false;
     e->timeout_ns = TP_NEVER;
+    e->id = 0;
     tp_mutex_init(&e->lock);
     e->fd = fd;
 }
@@ -117,7 +118,10 @@ int
 tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                  enum tp_fd_dir dir, uint64_t deadline_ns)
 {
-    int rc = tp_fd_wait(self, e->fd, dir, deadline_ns);
+    if (e->id == 0) {
+        e->id = tp_fd_own(e->fd);
+    }
+    int rc = tp_fd_wait_own(self, e->fd, e->id, dir, deadline_ns);
     /* Not every socket says of itself that it was shut down. */
     return rc == 0 && tp_endpoint_is_closed(e) ? TROUPE_ECLOSED : rc;
 }

@@ -35,6 +35,7 @@ struct tp_endpoint {
     /* owner only */
     bool shared;         /* it was handed on: from here on the lock is used */
     uint64_t timeout_ns; /* of a call that names none; TP_NEVER: none */
+    uint32_t id;         /* tp_fd_own, at its first wait; 0: not yet */
     /* under the lock, once shared */
     struct tp_mutex lock;
     bool closed; /* a close was asked for */
@@ -57,8 +58,8 @@ void tp_endpoint_open(struct tp_endpoint *e, int fd);
 int tp_endpoint_enter(struct tp_endpoint *e);
 int tp_endpoint_leave(struct tp_endpoint *e, int rc);
 
-/* Between enter and leave: parks until fd is ready or the deadline. As
- * tp_fd_wait, and the actor may end here. */
+/* Between enter and leave, after fd was used and said EAGAIN: parks until it is
+ * ready or the deadline. As tp_fd_wait_own, and the actor may end here. */
 int tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                      enum tp_fd_dir dir, uint64_t deadline_ns);
 
