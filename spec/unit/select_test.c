@@ -244,8 +244,10 @@ static void
 select_ever(struct tp_actor *self, void *arg)
 {
     struct scene *s = arg;
+    struct tp_arm arms[CHANNELS + 1];
     size_t index;
-    tp_select(self, s->arms, CHANNELS + 1, TP_NEVER, &index);
+    memcpy(arms, s->arms, sizeof arms);
+    tp_select(self, arms, CHANNELS + 1, TP_NEVER, &index);
     tp_check(!"it was to be killed");
 }
 
@@ -376,8 +378,10 @@ static void
 select_pipe_ever(struct tp_actor *self, void *arg)
 {
     struct pipe_scene *p = arg;
+    struct tp_arm arms[2];
     size_t index;
-    tp_select(self, p->arms, 2, TP_NEVER, &index);
+    memcpy(arms, p->arms, sizeof arms);
+    tp_select(self, arms, 2, TP_NEVER, &index);
     tp_check(!"it was to be killed");
 }
 
