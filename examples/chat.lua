@@ -26,14 +26,6 @@ local ROOM = "room"
 
 -- ----------------------------------------------------------------- one client
 
--- Tells the client, to which it is linked, when there is something to read.
-local function watch(client, fd)
-  repeat
-    troupe.wait_readable(fd)
-    troupe.send(client, "readable")
-  until troupe.receive() ~= "again"
-end
-
 -- Says all whole lines that have come; false at the end of the connection.
 local function say_lines(conn, name)
   while true do
@@ -55,20 +47,18 @@ local function client(conn)
   pg.join(ROOM)
   pg.broadcast(ROOM, { from = name, text = name .. " is here" })
   conn:set_timeout(10) -- who does not read is not waited for
-  local watcher = troupe.spawn_link(watch, troupe.self(), conn:fd())
-  local here = true
+  local arms = { troupe.inbox, troupe.readable(conn:fd()) }
+  local here = say_lines(conn, name) -- those that came with the name
   while here do
-    local message = troupe.receive()
-    if message == "readable" then
+    if troupe.select(arms) == 1 then
+      local message = troupe.receive(0)
+      here = message.from == name or conn:write(message.text, "\n")
+    else
       here = say_lines(conn, name)
-      troupe.send(watcher, "again")
-    elseif message.from ~= name then
-      here = conn:write(message.text, "\n")
     end
   end
   pg.leave(ROOM)
   pg.broadcast(ROOM, { from = name, text = name .. " has left" })
-  troupe.exit "shutdown" -- and the watcher with us
 end
 
 -- ------------------------------------------------------------------ the server
