@@ -216,17 +216,6 @@ void tp_push_group_event(lua_State *L, const struct tp_msg *m);
 int tp_open_pg(lua_State *L);
 int tp_open_net(lua_State *L);
 
-/* What a table offers; it ends with a NULL name. */
-struct tp_lazy_entry {
-    const char *name;
-    lua_CFunction function; /* the value, or what makes it */
-    bool make;
-};
-
-/* Pushes an empty table that takes from entries what it is asked for, and keeps
- * it. */
-void tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries);
-
 /* Pushes a function of a Lua module, which is required only now. Returns 1. */
 int tp_push_from_module(lua_State *L, const char *module, const char *name);
 
@@ -244,7 +233,7 @@ void tp_note_process_end(lua_State *L, const struct tp_msg *m);
 
 /* Pushes a connection that is our end of a pipe, to be opened. Owned by the
  * running actor. Raises for want of memory. */
-struct tp_stream *tp_push_pipe(lua_State *L, struct tp_actor *a);
+struct tp_stream *tp_push_pipe(lua_State *L);
 
 void tp_push_pid(lua_State *L, troupe_pid pid);
 
@@ -262,6 +251,12 @@ struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);
 /* The same for more than one receiver: refuses what moves. */
 struct tp_msg *tp_encode_to_many(lua_State *L, int idx, const char *what,
                                  troupe_pid from);
+
+/* The fd that a number or a file at arg means; raises an argument error. */
+int tp_check_fd(lua_State *L, int arg);
+
+/* Pushes what tp_fd_wait has returned, with errno err; may raise. */
+int tp_push_fd_result(lua_State *L, int rc, int err);
 
 /* nil and the short name of an error code; returns 2. */
 int tp_push_error(lua_State *L, int code);
@@ -305,6 +300,7 @@ int tp_l_os_execute(lua_State *L);
 int tp_l_os_exit(lua_State *L);
 int tp_l_popen(lua_State *L);
 int tp_l_print(lua_State *L);
+int tp_l_readable(lua_State *L);
 int tp_l_receive(lua_State *L);
 int tp_l_receive_match(lua_State *L);
 int tp_l_recv_match(lua_State *L);
@@ -330,6 +326,7 @@ int tp_l_unregister(lua_State *L);
 int tp_l_wait_readable(lua_State *L);
 int tp_l_wait_writable(lua_State *L);
 int tp_l_whereis(lua_State *L);
+int tp_l_writable(lua_State *L);
 int tp_l_write(lua_State *L);
 int tp_l_yield(lua_State *L);
 

@@ -29,12 +29,17 @@ send_result(lua_State *L, int rc)
 static struct tp_msg *
 encode(lua_State *L, struct tp_actor *a, struct tp_channel **out_ch)
 {
-    tp_handle_check(L, 1, &tp_handle_tx);
+    tp_handle_check(L, a, 1, &tp_handle_tx);
     if (TP_UNLIKELY(lua_isnoneornil(L, 2))) {
         luaL_argerror(L, 2, "value expected, got nil");
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
-    *out_ch = tp_handle_to(L, 1, &tp_handle_tx);
+    *out_ch = tp_handle_object(lua_touserdata(L, 1), a);
+    if ((m->flags & TP_MSG_HAS_OBJECTS) != 0 &&
+        tp_names_object(m, *out_ch, &tp_handle_rx)) { /* nobody could take it */
+        tp_msg_unsend(m);
+        luaL_argerror(L, 2, "a receiver cannot be sent into its own channel");
+    }
     return m;
 }
 
@@ -82,7 +87,7 @@ tx_close(lua_State *L)
 static struct tp_channel *
 check_rx(lua_State *L, struct tp_actor *a)
 {
-    struct tp_channel *ch = tp_handle_check(L, 1, &tp_handle_rx);
+    struct tp_channel *ch = tp_handle_check(L, a, 1, &tp_handle_rx);
     tp_refuse_in_scan(L, tp_lua_of(a));
     return ch;
 }
@@ -103,20 +108,19 @@ rx_recv(lua_State *L)
     if (lua_gettop(L) > 1) {
         deadline = tp_check_deadline(L, 2, "timeout");
     }
-    for (;;) {
-        struct tp_channel *ch = check_rx(L, a);
-        struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
-        if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
-            return tp_deliver_value(L, tp_lua_of(a), m);
-        }
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
+    struct tp_channel *ch = check_rx(L, a);
+    struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
+    if (m == NULL) {
         tp_lua_tier_up(L, a);
-        ch = tp_handle_to(L, 1, &tp_handle_rx);
+        ch = tp_handle_object(lua_touserdata(L, 1), a);
         int rc = ch == NULL ? TROUPE_ECLOSED : tp_channel_wait(a, ch, deadline);
         if (TP_UNLIKELY(rc != 0)) {
             return wait_failed(L, rc);
         }
+        m = tp_channel_pop(ch); /* nobody else takes */
     }
+    return tp_deliver_value(L, tp_lua_of(a), m);
 }
 
 /* rx:try_recv() -> value; or nil, "empty" or "closed" */
@@ -124,10 +128,10 @@ static int
 rx_try_recv(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     struct tp_channel *ch = check_rx(L, a);
     bool ended = ch == NULL || tp_channel_is_ended(ch);
     struct tp_msg *m = ch == NULL ? NULL : tp_channel_pop(ch);
-    tp_actor_checkpoint();
     if (m != NULL) {
         return tp_deliver_value(L, tp_lua_of(a), m);
     }
@@ -143,14 +147,15 @@ rx_try_recv(lua_State *L)
  * pushed and the message taken when one fits. The predicate may have closed
  * the receiver, or sent it away: *out_ch is NULL then, and nothing touched. */
 static struct tp_msg *
-find(lua_State *L, struct tp_channel **ch, struct tp_msg ***link)
+find(lua_State *L, struct tp_actor *a, struct tp_channel **ch,
+     struct tp_msg ***link)
 {
+    const struct tp_handle *h = lua_touserdata(L, 1);
     while (**link != NULL) {
         struct tp_msg *m = **link;
         tp_push_peeked(L, m);
-        bool fits =
-            tp_handle_to(L, 1, &tp_handle_rx) == *ch && tp_matches(L, 2, m);
-        if (tp_handle_to(L, 1, &tp_handle_rx) != *ch) {
+        bool fits = tp_handle_object(h, a) == *ch && tp_matches(L, 2, m);
+        if (tp_handle_object(h, a) != *ch) {
             *ch = NULL;
             return NULL;
         }
@@ -189,13 +194,13 @@ tp_l_recv_match(lua_State *L)
     while (ch != NULL) {
         tp_channel_fetch(ch);
         tp_begin_scan(L, t);
-        struct tp_msg *m = find(L, &ch, &link);
+        struct tp_msg *m = find(L, a, &ch, &link);
         t->scan = NULL;
         if (m != NULL) {
             return deliver_found(L, t, m);
         }
         tp_lua_tier_up(L, a);
-        ch = ch == NULL ? NULL : tp_handle_check(L, 1, &tp_handle_rx);
+        ch = ch == NULL ? NULL : tp_handle_check(L, a, 1, &tp_handle_rx);
         if (ch == NULL) {
             break;
         }
@@ -204,14 +209,15 @@ tp_l_recv_match(lua_State *L)
             return wait_failed(L, rc);
         }
     }
-    tp_handle_check(L, 1, &tp_handle_rx); /* raises if it was sent away */
+    tp_handle_check(L, a, 1, &tp_handle_rx); /* raises if it was sent away */
     return tp_push_error(L, TROUPE_ECLOSED);
 }
 
 static int
 rx_len(lua_State *L)
 {
-    struct tp_channel *ch = tp_handle_check(L, 1, &tp_handle_rx);
+    struct tp_channel *ch =
+        tp_handle_check(L, tp_actor_self(), 1, &tp_handle_rx);
     lua_pushinteger(L, ch == NULL ? 0 : (lua_Integer)tp_channel_len(ch));
     return 1;
 }

@@ -13,7 +13,8 @@
 static struct tp_counter *
 check_counter(lua_State *L)
 {
-    struct tp_counter *c = tp_handle_check(L, 1, &tp_handle_counter);
+    struct tp_counter *c =
+        tp_handle_check(L, tp_actor_self(), 1, &tp_handle_counter);
     if (c == NULL) {
         luaL_argerror(L, 1, "counter is gone: its actor has ended");
     }

@@ -4,7 +4,7 @@
  * Memory: a holder is the actor's, on its list of resources. The userdata names
  *         it only while that very actor runs and has not come to its end: the
  *         state of troupe.run's caller outlives its actor.
- * Tests:  spec/lua/channel_spec.lua, spec/lua/handle_spec.lua
+ * Tests:  spec/lua/channel_spec.lua, spec/unit/handle_stress.c
  */
 #include "handle.h"
 
@@ -12,19 +12,6 @@
 #include "run/runtime.h"
 
 #include <string.h>
-
-struct tp_holder {
-    struct tp_resource resource;
-    const struct tp_handle_kind *kind;
-    void *object; /* NULL: none yet, or it was sent away */
-};
-
-/* The userdata. */
-struct tp_handle {
-    const struct tp_handle_kind *kind;
-    struct tp_holder *holder; /* NULL: closed */
-    uint64_t owner;           /* when the actor of the holder was born */
-};
 
 /* A handle in a message. */
 struct payload {
@@ -40,28 +27,29 @@ static const struct tp_handle_kind *const kinds[] = {TP_HANDLE_KINDS(X)};
 /* -- holders ------------------------------------------------------------- */
 
 static void
+forget(struct tp_holder *o)
+{
+    if (o->kept != NULL) {
+        o->kind->forget(o->kept);
+        o->kept = NULL;
+    }
+}
+
+static void
 holder_release(struct tp_resource *r)
 {
     struct tp_holder *o = tp_container_of(r, struct tp_holder, resource);
     if (o->object != NULL) {
         o->kind->unref(o->object);
     }
+    forget(o);
     tp_free(o);
-}
-
-/* The holder, if it still is there. */
-static struct tp_holder *
-holder_of(const struct tp_handle *h)
-{
-    struct tp_actor *a = tp_actor_self();
-    bool ours = a != NULL && !a->finishing && a->started_ns == h->owner;
-    return ours ? h->holder : NULL;
 }
 
 static void
 close_handle(struct tp_handle *h)
 {
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     h->holder = NULL;
     if (o != NULL) {
         tp_resource_remove(&o->resource);
@@ -101,7 +89,7 @@ handle_tostring(lua_State *L)
 {
     struct tp_handle *h = to_handle(L, 1);
     luaL_argcheck(L, h != NULL, 1, "handle expected");
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     lua_pushfstring(L, "%s: ", h->kind->name);
     if (o == NULL) {
         lua_pushliteral(L, "closed");
@@ -174,59 +162,27 @@ tp_handle_set(struct tp_handle *h, void *object)
 }
 
 void *
-tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind)
+tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind)
 {
-    struct tp_handle *h = to_handle(L, idx);
-    struct tp_holder *o = h == NULL || h->kind != kind ? NULL : holder_of(h);
-    return o == NULL ? NULL : o->object;
+    struct tp_handle *h = tp_handle_to(L, idx, kind);
+    struct tp_holder *o = h == NULL ? NULL : tp_holder_of(h, tp_actor_self());
+    return o == NULL ? NULL : o->kept;
 }
 
-bool
-tp_is_handle(lua_State *L, int idx, const struct tp_handle_kind *kind)
-{
-    struct tp_handle *h = to_handle(L, idx);
-    return h != NULL && h->kind == kind;
-}
-
-bool
-tp_is_sent(lua_State *L, int idx)
-{
-    struct tp_handle *h = to_handle(L, idx);
-    struct tp_holder *o = h == NULL ? NULL : holder_of(h);
-    return o != NULL && o->object == NULL;
-}
-
-/* Raises. */
-static int
-refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
-       const char *why)
+void
+tp_handle_refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
+                 const char *why)
 {
     lua_pushfstring(L, "%s %s", kind->what, why);
-    return luaL_argerror(L, arg, lua_tostring(L, -1));
-}
-
-void *
-tp_handle_check(lua_State *L, int arg, const struct tp_handle_kind *kind)
-{
-    struct tp_handle *h = lua_touserdata(L, arg);
-    if (TP_UNLIKELY(lua_type(L, arg) != LUA_TUSERDATA ||
-                    lua_objlen(L, arg) != sizeof *h || h->kind != kind)) {
-        refuse(L, arg, kind, "expected");
-    }
-    struct tp_holder *o = holder_of(h);
-    if (TP_UNLIKELY(o == NULL)) {
-        return NULL;
-    }
-    if (TP_UNLIKELY(o->object == NULL)) {
-        refuse(L, arg, kind, "was sent to another actor");
-    }
-    return o->object;
+    luaL_argerror(L, arg, lua_tostring(L, -1));
 }
 
 int
 tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind)
 {
-    tp_handle_check(L, arg, kind);
+    if (tp_handle_sent(L, arg, kind) == NULL) {
+        tp_handle_check(L, tp_actor_self(), arg, kind);
+    }
     close_handle(lua_touserdata(L, arg));
     return 0;
 }
@@ -240,7 +196,7 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
     if (h == NULL) {
         return "userdata";
     }
-    struct tp_holder *o = holder_of(h);
+    struct tp_holder *o = tp_holder_of(h, tp_actor_self());
     if (o == NULL || o->object == NULL) {
         return h->kind->gone;
     }
@@ -293,6 +249,10 @@ take(uint32_t kind, void *payload, size_t n, void *unused)
         kinds[kind]->ref(p.object);
     } else {
         p.was->object = NULL;
+        if (kinds[kind]->keep != NULL) {
+            kinds[kind]->keep(p.object);
+            p.was->kept = p.object;
+        }
     }
 }
 
@@ -314,6 +274,7 @@ give_back(uint32_t kind, void *payload, size_t n, void *unused)
     memcpy(&p, payload, n);
     if (kinds[kind]->ref == NULL) {
         p.was->object = p.object;
+        forget(p.was);
     } else {
         release(kind, payload, n, unused);
     }
@@ -325,6 +286,30 @@ tp_take_objects(struct tp_msg *m)
     if (tp_each_handle(m->data, m->size, take, NULL) != 0) {
         m->flags |= TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
     }
+}
+
+struct search {
+    const void *object;
+    const struct tp_handle_kind *kind;
+    bool found;
+};
+
+static void
+compare(uint32_t kind, void *payload, size_t n, void *ud)
+{
+    struct search *s = ud;
+    struct payload p;
+    memcpy(&p, payload, n);
+    s->found |= p.object == s->object && kinds[kind] == s->kind;
+}
+
+bool
+tp_names_object(const struct tp_msg *m, const void *object,
+                const struct tp_handle_kind *kind)
+{
+    struct search s = {object, kind, false};
+    tp_each_handle(m->data, m->size, compare, &s);
+    return s.found;
 }
 
 void

@@ -20,7 +20,7 @@
  *
  * Threads: release of what is in a message: any. The rest: the running actor.
  * Parks:   never.
- * Tests:   spec/lua/channel_spec.lua, spec/lua/handle_spec.lua
+ * Tests:   spec/lua/channel_spec.lua, spec/lua/mutex_spec.lua
  */
 #ifndef TP_BINDINGS_HANDLE_H
 #define TP_BINDINGS_HANDLE_H
@@ -32,7 +32,10 @@
     X(tx)                                                                      \
     X(rx)                                                                      \
     X(mutex)                                                                   \
-    X(counter)
+    X(counter)                                                                 \
+    X(conn)                                                                    \
+    X(listener)                                                                \
+    X(udp)
 
 struct tp_handle_kind {
     const char *name;           /* of the metatable: "troupe.channel.tx" */
@@ -45,6 +48,10 @@ struct tp_handle_kind {
     void (*unref)(void *object);
     const luaL_Reg *methods;
     lua_CFunction len; /* may be NULL */
+    /* Of one that moves, or NULL: who sends it away keeps a reference of a
+     * lesser kind, see tp_handle_sent; keep takes it, forget gives it back. */
+    void (*keep)(void *object);
+    void (*forget)(void *object);
 };
 
 #define TP_HANDLE_TEXTS(text)                                                  \
@@ -55,7 +62,36 @@ struct tp_handle_kind {
 TP_HANDLE_KINDS(X)
 #undef X
 
-struct tp_handle;
+/* On the actor's list of resources. */
+struct tp_holder {
+    struct tp_resource resource;
+    const struct tp_handle_kind *kind;
+    void *object; /* NULL: none yet, or it was sent away */
+    void *kept;   /* what was sent away, of a kind that keeps that */
+};
+
+/* The userdata. */
+struct tp_handle {
+    const struct tp_handle_kind *kind;
+    struct tp_holder *holder; /* NULL: closed */
+    uint64_t owner;           /* when the actor of the holder was born */
+};
+
+/* The holder, if it still is there; a is the running actor, or NULL. */
+static inline struct tp_holder *
+tp_holder_of(const struct tp_handle *h, const struct tp_actor *a)
+{
+    return a != NULL && !a->finishing && a->started_ns == h->owner ? h->holder
+                                                                   : NULL;
+}
+
+/* NULL: it is closed or was sent away. */
+static inline void *
+tp_handle_object(const struct tp_handle *h, const struct tp_actor *a)
+{
+    struct tp_holder *o = tp_holder_of(h, a);
+    return o == NULL ? NULL : o->object;
+}
 
 /* Pushes a handle without an object. Raises for want of memory. */
 struct tp_handle *tp_handle_new(lua_State *L,
@@ -64,16 +100,38 @@ struct tp_handle *tp_handle_new(lua_State *L,
 /* Gives it an object; takes the caller's reference. */
 void tp_handle_set(struct tp_handle *h, void *object);
 
+/* Raises an argument error that begins with what the kind is. */
+void tp_handle_refuse(lua_State *L, int arg, const struct tp_handle_kind *kind,
+                      const char *why);
+
+/* A handle of that kind, or NULL. */
+static inline struct tp_handle *
+tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind)
+{
+    struct tp_handle *h = lua_touserdata(L, idx);
+    bool is = h != NULL && lua_objlen(L, idx) == sizeof *h && h->kind == kind;
+    return is ? h : NULL;
+}
+
 /* The object; NULL: it is closed, or the actor ends. Raises an argument error
  * for another value, and for what was sent away. */
-void *tp_handle_check(lua_State *L, int arg, const struct tp_handle_kind *kind);
+static inline void *
+tp_handle_check(lua_State *L, const struct tp_actor *a, int arg,
+                const struct tp_handle_kind *kind)
+{
+    struct tp_handle *h = tp_handle_to(L, arg, kind);
+    if (TP_UNLIKELY(h == NULL)) {
+        tp_handle_refuse(L, arg, kind, "expected");
+    }
+    struct tp_holder *o = tp_holder_of(h, a);
+    if (TP_UNLIKELY(o != NULL && o->object == NULL)) {
+        tp_handle_refuse(L, arg, kind, "was sent to another actor");
+    }
+    return o == NULL ? NULL : o->object;
+}
 
-/* The same without raising: NULL also for another value. */
-void *tp_handle_to(lua_State *L, int idx, const struct tp_handle_kind *kind);
-
-/* Is the value a handle of that kind, and was it sent away? */
-bool tp_is_handle(lua_State *L, int idx, const struct tp_handle_kind *kind);
-bool tp_is_sent(lua_State *L, int idx);
+/* What the handle has sent away, if its kind keeps that; else NULL. */
+void *tp_handle_sent(lua_State *L, int idx, const struct tp_handle_kind *kind);
 
 /* A method: close(handle). */
 int tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind);
@@ -82,13 +140,24 @@ int tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind);
  * Each message of bytes from tp_encode needs it, but for the small values. */
 void tp_take_objects(struct tp_msg *m);
 
-/* The same for a reason. */
+/* Does m name that object? */
+bool tp_names_object(const struct tp_msg *m, const void *object,
+                     const struct tp_handle_kind *kind);
+
+/* The same as tp_take_objects for a reason. */
 void tp_take_reason_objects(struct tp_reason *r);
 
 /* For tp_codec_ops. */
 const char *tp_handle_encode(lua_State *L, int idx, struct tp_buf *out);
 void tp_handle_decode(lua_State *L, uint32_t kind, void *payload, size_t n,
                       bool peek);
+
+/* -- net.c --------------------------------------------------------------- */
+
+/* h, on top of the stack, a handle of kind conn without an object, becomes a
+ * connection over fd, which is taken in any case: returns 1; or pushes nil,
+ * "nomem" and returns 2. */
+int tp_push_conn(lua_State *L, struct tp_handle *h, int fd, bool is_pipe);
 
 /* Sets the hooks of messages and reasons. */
 void tp_handles_init(void);

@@ -32,8 +32,8 @@ to_file(lua_State *L, int arg)
     return *f;
 }
 
-static int
-check_fd(lua_State *L, int arg)
+int
+tp_check_fd(lua_State *L, int arg)
 {
     if (lua_type(L, arg) != LUA_TNUMBER) {
         return fileno(to_file(L, arg));
@@ -45,8 +45,8 @@ check_fd(lua_State *L, int arg)
     return (int)n;
 }
 
-static int
-push_result(lua_State *L, int rc, int err)
+int
+tp_push_fd_result(lua_State *L, int rc, int err)
 {
     if (rc == TROUPE_EINVAL && err == EPERM) {
         return luaL_argerror(
@@ -72,7 +72,7 @@ static int
 wait_for(lua_State *L, enum tp_fd_dir dir)
 {
     struct tp_actor *a = tp_check_actor(L);
-    int fd = check_fd(L, 1);
+    int fd = tp_check_fd(L, 1);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     if (a->finishing) {
         return tp_raise_wait(L, TROUPE_EINVAL);
@@ -81,7 +81,7 @@ wait_for(lua_State *L, enum tp_fd_dir dir)
     int rc = tp_fd_wait(a, fd, dir, deadline);
     int err = errno;
     tp_actor_checkpoint();
-    return push_result(L, rc, err);
+    return tp_push_fd_result(L, rc, err);
 }
 
 int

@@ -338,6 +338,7 @@ tp_l_receive(lua_State *L)
         deadline = tp_check_deadline(L, 1, "timeout");
     }
     tp_refuse_in_scan(L, t);
+    tp_actor_checkpoint(); /* may be the end: not with a message in hand */
     for (;;) {
         if (a->slot->mail_head == NULL && !tp_mailbox_fetch(a)) {
             tp_lua_tier_up(L, a);
@@ -348,7 +349,6 @@ tp_l_receive(lua_State *L)
         }
         struct tp_msg *m = take(a, &a->slot->mail_head);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return deliver(L, a, m);
         }
     }
@@ -377,6 +377,7 @@ tp_l_next(lua_State *L)
         deadline = tp_check_deadline(L, 1, "timeout");
     }
     tp_refuse_in_scan(L, tp_lua_of(a));
+    tp_actor_checkpoint(); /* as in receive */
     tp_mailbox_fetch(a);
     for (;;) {
         struct tp_msg **link = tp_mailbox_urgent(a);
@@ -393,7 +394,6 @@ tp_l_next(lua_State *L)
         }
         struct tp_msg *m = take(a, link);
         if (TP_LIKELY(m != NULL)) {
-            tp_actor_checkpoint();
             return deliver(L, a, m);
         }
     }

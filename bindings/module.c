@@ -64,7 +64,13 @@ static int get_task(lua_State *L);
 static int get_all(lua_State *L);
 static int get_race(lua_State *L);
 
-static const struct tp_lazy_entry troupe_entries[] = {
+struct lazy_entry {
+    const char *name;
+    lua_CFunction function; /* the value, or what makes it */
+    bool make;
+};
+
+static const struct lazy_entry troupe_entries[] = {
     {"run", l_run, false},
     {"spawn", tp_l_spawn, false},
     {"spawn_opt", tp_l_spawn_opt, false},
@@ -99,6 +105,8 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {"channel", tp_l_channel, false},
     {"select", tp_l_select, false},
     {"inbox", get_inbox, true},
+    {"readable", tp_l_readable, false},
+    {"writable", tp_l_writable, false},
     {"mutex", tp_l_mutex, false},
     {"counter", tp_l_counter, false},
     {"task", get_task, true},
@@ -124,7 +132,7 @@ static const struct tp_lazy_entry troupe_entries[] = {
     {NULL, NULL, false},
 };
 
-static const struct tp_lazy_entry pid_entries[] = {
+static const struct lazy_entry pid_entries[] = {
     {"send", tp_l_send, false},     {"alive", tp_l_alive, false},
     {"call", tp_l_call, false},     {"cast", tp_l_cast, false},
     {"exit", tp_l_exit_pid, false}, {"kill", tp_l_kill, false},
@@ -136,7 +144,7 @@ static const struct tp_lazy_entry pid_entries[] = {
 static int
 lazy_index(lua_State *L)
 {
-    const struct tp_lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
+    const struct lazy_entry *e = lua_touserdata(L, lua_upvalueindex(1));
     const char *key = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "";
     while (e->name != NULL && strcmp(e->name, key) != 0) {
         e++;
@@ -155,8 +163,9 @@ lazy_index(lua_State *L)
     return 1;
 }
 
-void
-tp_push_lazy_table(lua_State *L, const struct tp_lazy_entry *entries)
+/* Pushes an empty table that fills itself from entries. */
+static void
+push_lazy_table(lua_State *L, const struct lazy_entry *entries)
 {
     lua_createtable(L, 0, 0);
     lua_createtable(L, 0, 1);
@@ -171,7 +180,7 @@ tp_open_pids(lua_State *L)
 {
     lua_pushlightuserdata(L, NULL);
     lua_createtable(L, 0, 3);
-    tp_push_lazy_table(L, pid_entries);
+    push_lazy_table(L, pid_entries);
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, pid_tostring);
     lua_setfield(L, -2, "__tostring");
@@ -189,7 +198,7 @@ tp_open_troupe(lua_State *L)
     lua_getfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     if (lua_isnil(L, -1)) {
         lua_pop(L, 1);
-        tp_push_lazy_table(L, troupe_entries);
+        push_lazy_table(L, troupe_entries);
         lua_pushvalue(L, -1);
         lua_setfield(L, LUA_REGISTRYINDEX, TABLE_KEY);
     }

@@ -13,9 +13,9 @@
 #define TIMEOUT_DEFAULT_NS 30000000000ull
 
 static struct tp_value_mutex *
-check_mutex(lua_State *L)
+check_mutex(lua_State *L, struct tp_actor *a)
 {
-    struct tp_value_mutex *m = tp_handle_check(L, 1, &tp_handle_mutex);
+    struct tp_value_mutex *m = tp_handle_check(L, a, 1, &tp_handle_mutex);
     if (m == NULL) {
         luaL_argerror(L, 1, "mutex is gone: its actor has ended");
     }
@@ -93,7 +93,7 @@ static int
 mutex_lock(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_value_mutex *m = check_mutex(L);
+    struct tp_value_mutex *m = check_mutex(L, a);
     bool abandoned;
     int rc = lock(L, a, m, 2, &abandoned);
     return rc == 0 ? push_locked(L, a, m, abandoned) : 2;
@@ -104,7 +104,7 @@ static int
 mutex_try_lock(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_value_mutex *m = check_mutex(L);
+    struct tp_value_mutex *m = check_mutex(L, a);
     bool abandoned;
     int rc = tp_value_mutex_try_lock(a, m, &abandoned);
     return rc == 0 ? push_locked(L, a, m, abandoned) : tp_push_error(L, rc);
@@ -131,7 +131,7 @@ static int
 mutex_unlock(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_value_mutex *m = check_mutex(L);
+    struct tp_value_mutex *m = check_mutex(L, a);
     if (!lua_isnoneornil(L, 2)) {
         store(L, a, m, 2);
     }
@@ -168,7 +168,7 @@ static int
 mutex_with(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_value_mutex *m = check_mutex(L);
+    struct tp_value_mutex *m = check_mutex(L, a);
     bool abandoned;
     luaL_checktype(L, 2, LUA_TFUNCTION);
     if (lock(L, a, m, 3, &abandoned) != 0) {

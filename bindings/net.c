@@ -1,17 +1,19 @@
 /*
  * net.c - sockets, for Lua: the table behind troupe.net, and its objects.
  *
- * Idea:    an object is a hold (core/io/endpoint.h) in a userdata. It is on the
- *          actor's list from birth to its collection, so an end without
- *          finalizers lets go of it as well. Bytes are taken out of the
- *          stream's buffer before they become a string: that may run a
- *          finalizer, which may use the same connection.
+ * Idea:    an object is a handle (handle.h) on an endpoint (io/endpoint.h).
+ *          Whatever makes a Lua value may run a finalizer, which may close the
+ *          very connection that is being read: an endpoint is looked up after
+ *          that, and bytes are taken out of its buffer before it.
  * Threads: the running actor's.
- * Parks:   read, write, accept, connect, send_to, recv_from.
- * Tests:   spec/lua/net_spec.lua, spec/lua/net_udp_spec.lua
+ * Parks:   read, write, accept, connect, resolve, send_to, recv_from.
+ * Tests:   spec/lua/net_spec.lua, spec/lua/net_read_spec.lua,
+ *          spec/lua/net_write_spec.lua, spec/lua/net_udp_spec.lua,
+ *          spec/lua/net_move_spec.lua
  */
 #include "base/errnames.h"
 #include "bind.h"
+#include "handle.h"
 #include "io/datagram.h"
 #include "io/listener.h"
 #include "io/resolve.h"
@@ -20,9 +22,9 @@
 #include <errno.h>
 #include <string.h>
 
-#define CONN     "troupe.conn"
-#define LISTENER "troupe.listener"
-#define UDP      "troupe.udp"
+#define CONN     (&tp_handle_conn)
+#define LISTENER (&tp_handle_listener)
+#define UDP      (&tp_handle_udp)
 
 /* Up to so many bytes go to Lua by way of the C stack. */
 #define TAKE_SMALL 512
@@ -38,6 +40,7 @@ static int
 push_failure(lua_State *L, int rc)
 {
     switch (rc) {
+    case TROUPE_ELIMIT: /* of what, errno says */
     case TROUPE_ESYSTEM:
         lua_pushnil(L);
         lua_pushstring(L, tp_errno_short(errno));
@@ -66,56 +69,31 @@ push_result(lua_State *L, int rc)
 
 /* -- objects -------------------------------------------------------------- */
 
-static void push_metatable(lua_State *L, const char *type);
-
-/* Pushes an object that holds nothing yet. */
-static struct tp_hold *
-push_object(lua_State *L, const char *type)
+/* Which of the three is at 1. */
+static const struct tp_handle_kind *
+check_kind(lua_State *L)
 {
-    struct tp_hold *h = lua_newuserdata(L, sizeof *h);
-    memset(h, 0, sizeof *h);
-    push_metatable(L, type);
-    lua_setmetatable(L, -2);
-    return h;
+    static const struct tp_handle_kind *const kinds[] = {CONN, LISTENER, UDP};
+    for (size_t i = 0; i < 3; i++) {
+        if (tp_handle_to(L, 1, kinds[i]) != NULL) {
+            return kinds[i];
+        }
+    }
+    luaL_argerror(L, 1, "connection, listener or udp socket expected");
+    return NULL;
 }
 
-/* Any of the three at 1. */
-static struct tp_hold *
+/* The open endpoint at 1, of any of the three; NULL: it is closed. */
+static struct tp_endpoint *
 check_any(lua_State *L)
 {
-    static const char *const types[] = {CONN, LISTENER, UDP};
-    bool ours = false;
-    if (lua_type(L, 1) == LUA_TUSERDATA && lua_getmetatable(L, 1)) {
-        for (size_t i = 0; i < 3 && !ours; i++) {
-            luaL_getmetatable(L, types[i]);
-            ours = lua_rawequal(L, -1, -2);
-            lua_pop(L, 1);
-        }
-        lua_pop(L, 1);
-    }
-    luaL_argcheck(L, ours, 1, "connection, listener or udp socket expected");
-    return lua_touserdata(L, 1);
-}
-
-static int
-object_gc(lua_State *L)
-{
-    tp_hold_drop(check_any(L));
-    return 0;
-}
-
-/* The open endpoint of the object at 1; NULL: it is closed, or another's. */
-static struct tp_endpoint *
-check_object(lua_State *L, const char *type)
-{
-    struct tp_hold *h = luaL_checkudata(L, 1, type);
-    return h->owner ? h->endpoint : NULL;
+    return tp_handle_check(L, tp_actor_self(), 1, check_kind(L));
 }
 
 static struct tp_stream *
 check_conn(lua_State *L)
 {
-    struct tp_endpoint *e = check_object(L, CONN);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, CONN);
     return e == NULL ? NULL : tp_stream_of(e);
 }
 
@@ -125,13 +103,16 @@ push_closed(lua_State *L)
     return tp_push_error(L, TROUPE_ECLOSED);
 }
 
-/* close() -> was it open. Who has handed it on may close it still. */
+/* close() -> was it open. Who has sent it away may do this, too. */
 static int
 object_close(lua_State *L)
 {
-    struct tp_hold *h = check_any(L);
-    bool open = h->endpoint != NULL && tp_endpoint_close(h->endpoint, h->owner);
-    tp_hold_drop(h);
+    const struct tp_handle_kind *kind = check_kind(L);
+    struct tp_endpoint *sent = tp_handle_sent(L, 1, kind);
+    struct tp_endpoint *e =
+        sent != NULL ? sent : tp_handle_check(L, tp_actor_self(), 1, kind);
+    bool open = e != NULL && tp_endpoint_close(e, sent == NULL);
+    tp_handle_close(L, 1, kind);
     lua_pushboolean(L, open);
     return 1;
 }
@@ -140,11 +121,11 @@ object_close(lua_State *L)
 static int
 check_fd(lua_State *L)
 {
-    struct tp_hold *h = check_any(L);
+    struct tp_endpoint *e = check_any(L);
     int fd = -1;
-    if (h->owner && tp_endpoint_enter(h->endpoint) == 0) {
-        fd = h->endpoint->fd;
-        if (tp_endpoint_leave(h->endpoint, 0) != 0) {
+    if (e != NULL && tp_endpoint_enter(e) == 0) {
+        fd = e->fd;
+        if (tp_endpoint_leave(e, 0) != 0) {
             fd = -1;
         }
     }
@@ -228,12 +209,12 @@ object_port(lua_State *L)
 static int
 object_set_timeout(lua_State *L)
 {
-    struct tp_hold *h = check_any(L);
+    struct tp_endpoint *e = check_any(L);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout"), now = tp_now_ns();
-    if (h->owner) {
-        h->endpoint->timeout_ns = deadline == TP_NEVER ? TP_NEVER
-                                  : deadline > now     ? deadline - now
-                                                       : 0;
+    if (e != NULL) {
+        e->timeout_ns = deadline == TP_NEVER ? TP_NEVER
+                        : deadline > now     ? deadline - now
+                                             : 0;
     }
     return 0;
 }
@@ -298,8 +279,8 @@ push_big(lua_State *L, struct tp_actor *a, struct tp_stream *s, size_t n,
     return 1;
 }
 
-/* Pushes the first n bytes and skips so many, skip >= n or 0. The stream may
- * be gone afterwards. */
+/* Pushes the first n bytes and skips so many. The stream may be gone
+ * afterwards. */
 static int
 push_bytes(lua_State *L, struct tp_actor *a, struct tp_stream *s, size_t n,
            size_t skip)
@@ -320,12 +301,26 @@ push_bytes(lua_State *L, struct tp_actor *a, struct tp_stream *s, size_t n,
 static int
 read_failed(lua_State *L, struct tp_actor *a, struct tp_stream *s, int rc)
 {
-    int n = push_failure(L, rc);
-    if (rc == TROUPE_EFULL || tp_endpoint_is_closed(&s->endpoint) ||
-        tp_stream_len(s) == 0) {
-        return n;
+    struct tp_lua *t = tp_lua_of(a);
+    struct tp_msg *m = NULL;
+    size_t len = tp_stream_len(s);
+    int err = errno;
+    if (len > 0 && rc != TROUPE_EFULL && rc != TROUPE_ENOMEM &&
+        !tp_endpoint_is_closed(&s->endpoint)) {
+        m = tp_msg_new(len); /* without memory there is none */
     }
-    return n + push_bytes(L, a, s, tp_stream_len(s), 0);
+    if (m == NULL) {
+        errno = err;
+        return push_failure(L, rc);
+    }
+    memcpy(m->data, tp_stream_data(s), len);
+    tp_own(t, m);
+    errno = err;
+    int n = push_failure(L, rc);
+    lua_pushlstring(L, (const char *)m->data, len);
+    tp_disown(t, m);
+    tp_msg_free(m);
+    return n + 1;
 }
 
 static int
@@ -358,13 +353,22 @@ read_all(lua_State *L, struct tp_actor *a, struct tp_stream *s,
     return rc == 0 ? push_failure(L, TROUPE_ENOMEM) : read_failed(L, a, s, rc);
 }
 
-/* With nothing in the buffer it is likely to wait. */
-static void
-before_read(lua_State *L, struct tp_actor *a, struct tp_stream *s)
+/* The connection at 1, about to be read from: with nothing in its buffer, the
+ * actor is likely to wait. */
+static struct tp_stream *
+ready_conn(lua_State *L, struct tp_actor *a)
 {
-    if (tp_stream_len(s) == 0) {
-        tp_lua_tier_up(L, a);
+    struct tp_stream *s = check_conn(L);
+    if (s == NULL || tp_stream_len(s) > 0) {
+        return s;
     }
+    tp_lua_tier_up(L, a);
+    s = check_conn(L);
+    if (s != NULL) {
+        size_t limit = tp_lua_of(a)->memory_limit;
+        s->max_bytes = limit == 0 ? SIZE_MAX : limit;
+    }
+    return s;
 }
 
 typedef int (*read_fn)(lua_State *L, struct tp_actor *a, struct tp_stream *s,
@@ -396,14 +400,10 @@ static int
 conn_read(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_stream *s = check_conn(L);
+    struct tp_stream *s = ready_conn(L, a);
     read_fn read = check_what(L);
     uint64_t deadline = check_deadline(L, 3, s == NULL ? NULL : &s->endpoint);
-    if (s == NULL) {
-        return push_closed(L);
-    }
-    before_read(L, a, s);
-    return read(L, a, s, deadline);
+    return s == NULL ? push_closed(L) : read(L, a, s, deadline);
 }
 
 /* read_some([max [, timeout]]) -> 1 to max bytes; or nil, err */
@@ -411,14 +411,13 @@ static int
 conn_read_some(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_stream *s = check_conn(L);
+    struct tp_stream *s = ready_conn(L, a);
     lua_Number max = luaL_optnumber(L, 2, STRING_MAX);
     luaL_argcheck(L, max >= 1, 2, "max must be a number of bytes, 1 or more");
     uint64_t deadline = check_deadline(L, 3, s == NULL ? NULL : &s->endpoint);
     if (s == NULL) {
         return push_closed(L);
     }
-    before_read(L, a, s);
     int rc = tp_stream_need(a, s, 1, deadline);
     if (rc != 0) {
         return push_failure(L, rc);
@@ -434,15 +433,15 @@ static int
 conn_read_until(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_stream *s = check_conn(L);
     size_t len, at;
+    check_conn(L);
     const char *bytes = luaL_checklstring(L, 2, &len);
+    struct tp_stream *s = ready_conn(L, a);
     luaL_argcheck(L, len > 0, 2, "at least one byte expected");
     uint64_t deadline = check_deadline(L, 3, s == NULL ? NULL : &s->endpoint);
     if (s == NULL) {
         return push_closed(L);
     }
-    before_read(L, a, s);
     int rc = tp_stream_find(a, s, bytes, len, s->max_line, deadline, &at);
     return rc == 0 ? push_bytes(L, a, s, at, at + len)
                    : read_failed(L, a, s, rc);
@@ -476,15 +475,15 @@ static int
 conn_write(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_stream *s = check_conn(L);
     struct iovec pieces[PIECES_MAX];
     lua_Number total = 0;
-    size_t len;
     int top = lua_gettop(L);
-    luaL_checklstring(L, 2, &len);
+    check_conn(L);
+    luaL_checkstring(L, 2);
     for (int i = 3; i <= top; i++) {
-        luaL_checklstring(L, i, &len);
+        luaL_checkstring(L, i);
     }
+    struct tp_stream *s = check_conn(L);
     if (s == NULL) {
         return write_failed(L, TROUPE_ECLOSED, 0);
     }
@@ -539,26 +538,27 @@ conn_nodelay(lua_State *L)
 
 /* -- making them ---------------------------------------------------------- */
 
-/* The actor owns a new stream through h; NULL without memory. */
-static struct tp_stream *
-own_stream(struct tp_actor *a, struct tp_hold *h, int fd, bool is_pipe)
+int
+tp_push_conn(lua_State *L, struct tp_handle *h, int fd, bool is_pipe)
 {
     struct tp_stream *s = tp_stream_new(fd, is_pipe);
-    if (s != NULL) {
-        size_t limit = tp_lua_of(a)->memory_limit;
-        s->max_bytes = limit == 0 ? SIZE_MAX : limit;
-        tp_hold_own(a, h, &s->endpoint);
+    if (s == NULL) {
+        tp_fd_close(fd);
+        return push_failure(L, TROUPE_ENOMEM);
     }
-    return s;
+    tp_handle_set(h, &s->endpoint);
+    return 1;
 }
 
 struct tp_stream *
-tp_push_pipe(lua_State *L, struct tp_actor *a)
+tp_push_pipe(lua_State *L)
 {
-    struct tp_stream *s = own_stream(a, push_object(L, CONN), -1, true);
+    struct tp_handle *h = tp_handle_new(L, CONN);
+    struct tp_stream *s = tp_stream_new(-1, true);
     if (s == NULL) {
         luaL_error(L, "not enough memory");
     }
+    tp_handle_set(h, &s->endpoint);
     return s;
 }
 
@@ -567,24 +567,23 @@ static int
 listener_accept(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_endpoint *e = check_object(L, LISTENER);
     int fd;
-    uint64_t deadline = check_deadline(L, 2, e);
+    lua_settop(L, 2);
+    uint64_t deadline =
+        check_deadline(L, 2, tp_handle_check(L, tp_actor_self(), 1, LISTENER));
+    struct tp_handle *h = tp_handle_new(L, CONN); /* before a fd can be lost */
+    tp_lua_tier_up(L, a);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, LISTENER);
     if (e == NULL) {
         return push_closed(L);
     }
-    struct tp_hold *h = push_object(L, CONN); /* before there is a fd to lose */
-    tp_lua_tier_up(L, a);
     int rc = tp_listener_accept(a, tp_listener_of(e), deadline, &fd);
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    if (own_stream(a, h, fd, false) == NULL) {
-        tp_fd_close(fd);
-        return push_failure(L, TROUPE_ENOMEM);
-    }
-    tp_actor_checkpoint();
-    return 1;
+    int n = tp_push_conn(L, h, fd, false);
+    tp_actor_checkpoint(); /* not before the fd has an owner */
+    return n;
 }
 
 /* connect(host or path, port or nil, timeout) -> conn; or nil, err */
@@ -598,12 +597,16 @@ net_connect(lua_State *L)
     if (!check_address(L, 1, &to, &n)) {
         return n;
     }
-    struct tp_hold *h = push_object(L, CONN);
-    struct tp_stream *s = own_stream(a, h, -1, false);
-    int rc = s == NULL ? TROUPE_ENOMEM : tp_stream_connect(a, s, &to, deadline);
+    struct tp_handle *h = tp_handle_new(L, CONN);
+    struct tp_stream *s = tp_stream_new(-1, false);
+    if (s == NULL) {
+        return push_failure(L, TROUPE_ENOMEM);
+    }
+    tp_handle_set(h, &s->endpoint);
+    int rc = tp_stream_connect(a, s, &to, deadline);
     if (rc != 0) {
         int err = errno;
-        tp_hold_drop(h);
+        tp_handle_close(L, lua_gettop(L), CONN);
         errno = err;
         return push_failure(L, rc);
     }
@@ -615,20 +618,20 @@ net_connect(lua_State *L)
 static int
 net_listen(lua_State *L)
 {
-    struct tp_actor *a = tp_check_actor(L);
     struct tp_addr at;
     struct tp_listener *l;
     int n;
+    tp_check_actor(L);
     if (!check_address(L, 1, &at, &n)) {
         return n;
     }
-    struct tp_hold *h = push_object(L, LISTENER);
+    struct tp_handle *h = tp_handle_new(L, LISTENER);
     int rc = tp_listener_new(&at, (int)luaL_checkinteger(L, 3),
                              lua_toboolean(L, 4), &l);
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    tp_hold_own(a, h, &l->endpoint);
+    tp_handle_set(h, &l->endpoint);
     return 1;
 }
 
@@ -636,19 +639,19 @@ net_listen(lua_State *L)
 static int
 net_udp(lua_State *L)
 {
-    struct tp_actor *a = tp_check_actor(L);
     struct tp_addr at;
     struct tp_endpoint *e;
     int n;
+    tp_check_actor(L);
     if (!check_address(L, 1, &at, &n)) {
         return n;
     }
-    struct tp_hold *h = push_object(L, UDP);
+    struct tp_handle *h = tp_handle_new(L, UDP);
     int rc = tp_datagram_new(&at, lua_toboolean(L, 3), &e);
     if (rc != 0) {
         return push_failure(L, rc);
     }
-    tp_hold_own(a, h, e);
+    tp_handle_set(h, e);
     return 1;
 }
 
@@ -680,6 +683,9 @@ net_resolve(lua_State *L)
         lua_pushliteral(L, "unknown_host");
         return 2;
     }
+    if (rc == TROUPE_ELIMIT) { /* of the pool */
+        return tp_push_error(L, rc);
+    }
     if (rc != 0) {
         return push_failure(L, rc);
     }
@@ -692,12 +698,11 @@ net_resolve(lua_State *L)
 
 /* -- datagrams ------------------------------------------------------------ */
 
-/* _send_to(data, host or path, port or nil) -> true; or nil, err */
+/* send_to(socket, data, host or path, port or nil) -> true; or nil, err */
 static int
-udp_send_to(lua_State *L)
+net_send_to(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_endpoint *e = check_object(L, UDP);
     struct tp_addr to;
     size_t len;
     int n;
@@ -705,6 +710,7 @@ udp_send_to(lua_State *L)
     if (!check_address(L, 3, &to, &n)) {
         return n;
     }
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, UDP);
     if (e == NULL) {
         return push_closed(L);
     }
@@ -718,14 +724,15 @@ static int
 udp_recv_from(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct tp_endpoint *e = check_object(L, UDP);
     struct tp_addr from;
     struct tp_msg *m;
-    uint64_t deadline = check_deadline(L, 2, e);
+    uint64_t deadline =
+        check_deadline(L, 2, tp_handle_check(L, tp_actor_self(), 1, UDP));
+    tp_lua_tier_up(L, a);
+    struct tp_endpoint *e = tp_handle_check(L, tp_actor_self(), 1, UDP);
     if (e == NULL) {
         return push_closed(L);
     }
-    tp_lua_tier_up(L, a);
     int rc = tp_datagram_receive(a, e, deadline, &m, &from);
     if (rc != 0) {
         return push_failure(L, rc);
@@ -738,112 +745,111 @@ udp_recv_from(lua_State *L)
     return 1 + push_address(L, &from);
 }
 
-/* -- metatables ----------------------------------------------------------- */
-
+/* send_to(data, host, port) or (data, path): it may have to resolve a name,
+ * which is Lua's business. */
 static int
-object_tostring(lua_State *L)
+udp_send_to(lua_State *L)
 {
-    struct tp_hold *h = check_any(L);
-    lua_getmetatable(L, 1);
-    lua_getfield(L, -1, "__name");
-    const char *type = lua_tostring(L, -1);
-    if (h->endpoint == NULL || tp_endpoint_is_closed(h->endpoint)) {
-        lua_pushfstring(L, "%s (closed)", type);
-    } else if (!h->owner) {
-        lua_pushfstring(L, "%s (moved)", type);
-    } else {
-        lua_pushfstring(L, "%s (fd %d)", type, h->endpoint->fd);
-    }
-    return 1;
+    int n = lua_gettop(L);
+    tp_handle_check(L, tp_actor_self(), 1, UDP);
+    tp_push_from_module(L, "troupe.net", "_send_to");
+    lua_insert(L, 1);
+    lua_settop(L, n + 1);
+    lua_call(L, n, LUA_MULTRET);
+    return lua_gettop(L);
 }
 
-static const struct tp_lazy_entry conn_entries[] = {
-    {"read", conn_read, false},
-    {"read_some", conn_read_some, false},
-    {"read_until", conn_read_until, false},
-    {"write", conn_write, false},
-    {"shutdown", conn_shutdown, false},
-    {"close", object_close, false},
-    {"set_timeout", object_set_timeout, false},
-    {"set_max_line", conn_set_max_line, false},
-    {"peername", object_peername, false},
-    {"sockname", object_sockname, false},
-    {"nodelay", conn_nodelay, false},
-    {"fd", object_fd, false},
-    {NULL, NULL, false},
-};
+/* -- kinds ---------------------------------------------------------------- */
 
-static const struct tp_lazy_entry listener_entries[] = {
-    {"accept", listener_accept, false},
-    {"port", object_port, false},
-    {"sockname", object_sockname, false},
-    {"set_timeout", object_set_timeout, false},
-    {"close", object_close, false},
-    {"fd", object_fd, false},
-    {NULL, NULL, false},
-};
-
-static int get_send_to(lua_State *L);
-
-static const struct tp_lazy_entry udp_entries[] = {
-    {"send_to", get_send_to, true},
-    {"_send_to", udp_send_to, false},
-    {"recv_from", udp_recv_from, false},
-    {"port", object_port, false},
-    {"sockname", object_sockname, false},
-    {"set_timeout", object_set_timeout, false},
-    {"close", object_close, false},
-    {"fd", object_fd, false},
-    {NULL, NULL, false},
-};
-
-/* It may have to resolve a name, which is Lua's business. */
-static int
-get_send_to(lua_State *L)
+static void
+endpoint_end(void *object)
 {
-    return tp_push_from_module(L, "troupe.net", "_send_to");
-}
-
-static const struct tp_lazy_entry *
-entries_of(const char *type)
-{
-    return strcmp(type, CONN) == 0       ? conn_entries
-           : strcmp(type, LISTENER) == 0 ? listener_entries
-                                         : udp_entries;
+    tp_endpoint_close(object, true);
+    tp_endpoint_unref(object);
 }
 
 static void
-push_metatable(lua_State *L, const char *type)
+endpoint_share(void *object)
 {
-    luaL_getmetatable(L, type);
-    if (!lua_isnil(L, -1)) {
-        return;
-    }
-    lua_pop(L, 1);
-    lua_createtable(L, 0, 4);
-    tp_push_lazy_table(L, entries_of(type));
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, object_tostring);
-    lua_setfield(L, -2, "__tostring");
-    lua_pushstring(L, type);
-    lua_setfield(L, -2, "__name");
-    lua_pushcfunction(L, object_gc);
-    lua_setfield(L, -2, "__gc");
-    /* Only now: an object without __gc would stay on the actor's list. */
-    lua_pushvalue(L, -1);
-    lua_setfield(L, LUA_REGISTRYINDEX, type);
+    tp_endpoint_share(object);
 }
+
+static void
+endpoint_unref(void *object)
+{
+    tp_endpoint_unref(object);
+}
+
+static const luaL_Reg conn_methods[] = {
+    {"read", conn_read},
+    {"read_some", conn_read_some},
+    {"read_until", conn_read_until},
+    {"write", conn_write},
+    {"shutdown", conn_shutdown},
+    {"close", object_close},
+    {"set_timeout", object_set_timeout},
+    {"set_max_line", conn_set_max_line},
+    {"peername", object_peername},
+    {"sockname", object_sockname},
+    {"nodelay", conn_nodelay},
+    {"fd", object_fd},
+    {NULL, NULL},
+};
+
+static const luaL_Reg listener_methods[] = {
+    {"accept", listener_accept},
+    {"port", object_port},
+    {"sockname", object_sockname},
+    {"set_timeout", object_set_timeout},
+    {"close", object_close},
+    {"fd", object_fd},
+    {NULL, NULL},
+};
+
+static const luaL_Reg udp_methods[] = {
+    {"send_to", udp_send_to},
+    {"recv_from", udp_recv_from},
+    {"port", object_port},
+    {"sockname", object_sockname},
+    {"set_timeout", object_set_timeout},
+    {"close", object_close},
+    {"fd", object_fd},
+    {NULL, NULL},
+};
+
+#define ENDPOINT                                                               \
+    .unref = endpoint_end, .keep = endpoint_share, .forget = endpoint_unref
+
+const struct tp_handle_kind tp_handle_conn = {
+    .name = "troupe.conn",
+    TP_HANDLE_TEXTS("connection"),
+    ENDPOINT,
+    .methods = conn_methods,
+};
+
+const struct tp_handle_kind tp_handle_listener = {
+    .name = "troupe.listener",
+    TP_HANDLE_TEXTS("listener"),
+    ENDPOINT,
+    .methods = listener_methods,
+};
+
+const struct tp_handle_kind tp_handle_udp = {
+    .name = "troupe.udp",
+    TP_HANDLE_TEXTS("udp socket"),
+    ENDPOINT,
+    .methods = udp_methods,
+};
 
 /* _net: what lua/troupe/net.lua is made of. */
 int
 tp_open_net(lua_State *L)
 {
     static const luaL_Reg functions[] = {
-        {"listen", net_listen}, {"connect", net_connect},
-        {"udp", net_udp},       {"resolve", net_resolve},
-        {NULL, NULL},
+        {"listen", net_listen},   {"connect", net_connect}, {"udp", net_udp},
+        {"resolve", net_resolve}, {"send_to", net_send_to}, {NULL, NULL},
     };
-    lua_createtable(L, 0, 4);
+    lua_createtable(L, 0, 5);
     for (const luaL_Reg *f = functions; f->name != NULL; f++) {
         lua_pushcfunction(L, f->func);
         lua_setfield(L, -2, f->name);

@@ -262,13 +262,13 @@ push_env(lua_State *L)
 
 /* Pushes our side of a pipe, closed, or nil. */
 static struct tp_stream *
-push_end(lua_State *L, struct tp_actor *a, enum tp_stdio how)
+push_end(lua_State *L, enum tp_stdio how)
 {
     if (how != TP_STDIO_PIPE) {
         lua_pushnil(L);
         return NULL;
     }
-    return tp_push_pipe(L, a);
+    return tp_push_pipe(L);
 }
 
 /* start(argv, env, cwd, stdin, stdout, stderr, input) -> handle, pid, ref, our
@@ -293,7 +293,7 @@ l_start(lua_State *L)
     lua_pushnumber(L, (lua_Number)spec.ref);
     for (int i = 0; i < 3; i++) {
         spec.stdio[i] = (enum tp_stdio)lua_tointeger(L, ARG_STDIN + i);
-        streams[i] = push_end(L, a, spec.stdio[i]);
+        streams[i] = push_end(L, spec.stdio[i]);
     }
     int err = tp_process_start(a, &spec, ends, &h->process);
     if (err != 0) {

@@ -203,18 +203,24 @@ struct signals {
 static bool
 is_over(struct signals *s)
 {
-    /* SIG-1 acquire: sees that signals_end has said so. */
-    return atomic_load_explicit(&s->over, memory_order_acquire) != 0;
+    /* SIG-1 seq_cst: after let_go was stored. Partner: signals_end. */
+    return atomic_load_explicit(&s->over, memory_order_seq_cst) != 0;
 }
 
-/* From the third signal on the system decides: it ends the process. */
+/*
+ * From the third signal on the system decides: it ends the process. Not once
+ * the run is over: signals_end, which has not seen let_go, sends this thread a
+ * signal then.
+ */
 static void
 let_go(struct signals *s)
 {
     /* SIG-1 seq_cst: stored before over is read. Partner: signals_end stores
      * over, then reads this. */
     atomic_store_explicit(&s->let_go, 1, memory_order_seq_cst);
-    pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);
+    if (!is_over(s)) {
+        pthread_sigmask(SIG_UNBLOCK, &s->set, NULL);
+    }
     while (!is_over(s)) {
         tp_futex_wait(&s->over, 0, TP_NEVER);
     }

@@ -226,6 +226,11 @@ tp_test(pidset_test)
 tp_test(call_test)
 tp_test(call_stress TIMEOUT 60 LABELS stress)
 tp_test(delay_test)
+tp_test(channel_test)
+tp_test(channel_stress TIMEOUT 120 LABELS stress)
+tp_test(value_mutex_test)
+tp_test(counter_test)
+tp_test(select_test)
 tp_test(reason_test)
 tp_test(worker_test)
 tp_test(blocking_test TIMEOUT 60)
@@ -234,6 +239,7 @@ tp_test(runtime_test TIMEOUT 60)
 tp_test(socket_test)
 tp_test(stream_test TIMEOUT 120)
 tp_test(process_test)
+tp_test(resolve_test TIMEOUT 120)
 tp_test(mailbox_stress TIMEOUT 60 LABELS stress)
 tp_test(actor_stress TIMEOUT 60 LABELS stress)
 tp_test(driver_test TIMEOUT 60)
@@ -241,6 +247,7 @@ tp_test(driver_stress TIMEOUT 120 LABELS stress)
 tp_test(blocking_stress TIMEOUT 60 LABELS stress)
 tp_test(preempt_test)
 tp_test(fault_test)
+tp_test(load_test SOURCES spec/load/histogram.c spec/load/http.c spec/load/tape.c)
 tp_runq_test(runq_test)
 tp_runq_test(runq_stress TIMEOUT 120 LABELS stress)
 tp_runq_model(runq_model)
@@ -256,6 +263,22 @@ endif()
 find_program(LUAJIT_PROGRAM luajit REQUIRED)
 find_program(BUSTED busted REQUIRED)
 
+# ---------------------------------------------------------- load generator --
+
+# A program of its own, which shares nothing with ours but flags.
+pkg_check_modules(LIBUV IMPORTED_TARGET libuv)
+if(LIBUV_FOUND)
+  set(load_files
+    main.c options.c client.c serve.c histogram.c http.c tape.c)
+  list(TRANSFORM load_files PREPEND ${PROJECT_SOURCE_DIR}/spec/load/)
+  add_executable(troupe_load ${load_files})
+  target_link_libraries(troupe_load PRIVATE tp_flags PkgConfig::LIBUV m)
+  set_target_properties(troupe_load PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/load)
+  tp_script(troupe_load TIMEOUT 240 LABELS core COMMAND spec/load/load_test.sh
+    ENV ${sanitizer_env} TROUPE_LOAD=${CMAKE_BINARY_DIR}/load/troupe_load)
+endif()
+
 # ---------------------------------------------------------- bindings units --
 
 tp_bench(bench_fd_echo)
@@ -263,7 +286,17 @@ tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA TIMEOUT 60)
 tp_test(service_test LUA)
+tp_test(handle_stress LUA TIMEOUT 60 LABELS stress)
 tp_test(codec_test LUA TIMEOUT 180)
+
+if(TARGET troupe)
+  # The command, so that sanitizer builds run it too.
+  foreach(schedulers 2 4)
+    tp_script(kills_${schedulers} TIMEOUT 240 LABELS bindings stress ENV ${sanitizer_env}
+      COMMAND troupe run --schedulers ${schedulers} --slice-ms 0.1
+      spec/stress/kills.lua 100)
+  endforeach()
+endif()
 
 # --------------------------------------------------------------- Lua specs --
 
@@ -307,7 +340,19 @@ tp_spec(spec/lua/log_spec.lua)
 tp_spec(spec/lua/print_spec.lua)
 tp_spec(spec/lua/command_spec.lua)
 tp_spec(spec/lua/inspect_spec.lua)
+tp_spec(spec/lua/http_example_spec.lua TIMEOUT 240)
 tp_spec(spec/lua/net_spec.lua)
+tp_spec(spec/lua/net_read_spec.lua TIMEOUT 120)
+tp_spec(spec/lua/net_write_spec.lua TIMEOUT 120)
+tp_spec(spec/lua/net_move_spec.lua)
+tp_spec(spec/lua/net_udp_spec.lua)
+tp_spec(spec/lua/net_resolve_spec.lua TIMEOUT 120)
+add_library(slow_names MODULE spec/unit/slow_names.c)
+target_link_libraries(slow_names PRIVATE ${CMAKE_DL_LIBS})
+set_target_properties(slow_names PROPERTIES PREFIX "" SUFFIX .so
+  C_VISIBILITY_PRESET default LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/unit)
+tp_spec(spec/lua/net_limits_spec.lua TIMEOUT 180)
+tp_spec(spec/lua/net_stress_spec.lua TIMEOUT 300 LABELS stress)
 tp_spec(spec/lua/blocking_pool_spec.lua TIMEOUT 120)
 tp_spec(spec/lua/fs_spec.lua)
 tp_spec(spec/lua/process_spec.lua TIMEOUT 120)
@@ -356,6 +401,12 @@ if(TARGET troupe)
   tp_script(wordcount TIMEOUT 120 LABELS lua COMMAND spec/wordcount_test.sh)
   set_tests_properties(examples wordcount PROPERTIES
     ENVIRONMENT "${lua_env};LUAJIT=${LUAJIT_PROGRAM}")
+
+  if(TARGET troupe_load)
+    tp_script(churn_stress TIMEOUT 240 LABELS lua stress
+      COMMAND ${LUAJIT_PROGRAM} spec/load/churn_stress.lua)
+    set_tests_properties(churn_stress PROPERTIES ENVIRONMENT "${lua_env}")
+  endif()
 
   tp_script(luarocks_install TIMEOUT 600 LABELS build
     COMMAND spec/install_test.sh)

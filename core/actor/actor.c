@@ -249,6 +249,9 @@ const struct tp_sched_ops tp_actor_sched_ops = {doom, overflow, reap,
 
 /* -- birth --------------------------------------------------------------- */
 
+/* Parks between two looks at the dead part of a stack; the first park is one. */
+#define PARKS_PER_SHRINK 64
+
 static void
 actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
            const struct tp_actor_class *class, void *arg)
@@ -262,6 +265,7 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     a->mail_policy = opts->mail_policy;
     a->started_ns = tp_now_ns();
     a->low_water = a->stack.hi;
+    a->parks = PARKS_PER_SHRINK;
     tp_list_init(&a->watchers);
     tp_list_init(&a->owed);
     tp_list_init(&a->names);
@@ -372,9 +376,6 @@ note_low_water(struct tp_actor *self)
         self->low_water = sp;
     }
 }
-
-/* Parks between two looks at the dead part of a stack. */
-#define PARKS_PER_SHRINK 64
 
 /* About to park: what lies below is dead. The rule is DESIGN 2.2's. */
 static void

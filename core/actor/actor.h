@@ -107,7 +107,7 @@ struct tp_actor {
     bool abandoned;     /* its stack ran over: class->finish is left out */
     unsigned nopreempt; /* troupe_nopreempt_begin, nested */
     uint32_t shrinks;   /* of the stack */
-    uint32_t parks;     /* since the stack was last shrunk */
+    uint32_t parks;     /* since the stack was last shrunk, or enough */
     uint64_t overruns;  /* slices cut short */
     _Atomic bool in_c;  /* the last signal met code that may not stop */
     troupe_pid master;  /* whose exit a server takes first; 0: nobody's */

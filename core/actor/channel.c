@@ -5,10 +5,10 @@
  */
 #include "actor/channel.h"
 
-#define TAG_MASK    15ull
-#define TAG_PARKS   1ull
-#define TAG_CLOSED  2ull
-#define TAG_ENDED   4ull
+#define TAG_MASK   15ull
+#define TAG_PARKS  1ull
+#define TAG_CLOSED 2ull
+#define TAG_ENDED  4ull
 
 /* Of who parks: epoch 32, low bits of the generation 8, index 20, tag 4. An
  * actor in the same slot with the same low bits and epoch would be woken in its
@@ -97,8 +97,8 @@ wake(uint64_t word)
     }
     /* relaxed: who parks lives, and its generation stays; who does not is not
      * to be woken. */
-    uint32_t gen = tp_state_gen(
-        atomic_load_explicit(&s->state, memory_order_relaxed));
+    uint32_t gen =
+        tp_state_gen(atomic_load_explicit(&s->state, memory_order_relaxed));
     if (((gen ^ (uint32_t)(word >> GEN_SHIFT)) & GEN_LOW) == 0) {
         tp_unpark_at(((troupe_pid)gen << TP_PID_INDEX_BITS) | index,
                      (uint32_t)(word >> EPOCH_SHIFT));

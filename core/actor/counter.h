@@ -30,8 +30,8 @@ static inline int64_t
 tp_counter_add(struct tp_counter *c, int64_t n)
 {
     /* CNT-1 acq_rel: Both sides are this and the three below. */
-    uint64_t old = (uint64_t)atomic_fetch_add_explicit(&c->value, n,
-                                                       memory_order_acq_rel);
+    uint64_t old =
+        (uint64_t)atomic_fetch_add_explicit(&c->value, n, memory_order_acq_rel);
     return (int64_t)(old + (uint64_t)n);
 }
 

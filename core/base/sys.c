@@ -10,6 +10,7 @@
 #include "base/check.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <poll.h>
@@ -233,10 +234,25 @@ tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg)
     return rc;
 }
 
+/* Where standard input was closed its number is not for us: who asks for it
+ * would meet us there. Takes fd. */
+static int
+above_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    int other = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    int err = errno;
+    close(fd);
+    errno = err;
+    return other;
+}
+
 int
 tp_epoll_create(void)
 {
-    return fault_now() ? -1 : epoll_create1(EPOLL_CLOEXEC);
+    return fault_now() ? -1 : above_standard(epoll_create1(EPOLL_CLOEXEC));
 }
 
 int
@@ -286,7 +302,8 @@ tp_epoll_wait(int epoll_fd, struct epoll_event *out_events, int max,
 int
 tp_event_fd(void)
 {
-    return fault_now() ? -1 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return fault_now() ? -1
+                       : above_standard(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 
 void
@@ -300,7 +317,13 @@ int
 tp_poll_now(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
-    int n = fault_now() ? -1 : poll(&p, 1, 0);
+    if (fault_now()) {
+        return -1;
+    }
+    int n;
+    do { /* a signal that is pending ends it, even if it need not wait */
+        n = poll(&p, 1, 0);
+    } while (n < 0 && errno == EINTR);
     return n <= 0 ? n : p.revents;
 }
 

@@ -39,7 +39,7 @@ extern "C" {
     X(ENOPROC, -3, "no such actor")                                            \
     X(EFULL, -4, "mailbox is full")                                            \
     X(ETIMEOUT, -5, "timed out")                                               \
-    X(EBUSY, -6, "in use: a runtime is active, or another actor waits")        \
+    X(EBUSY, -6, "in use: already active, or another actor waits there")       \
     X(ELIMIT, -7, "a limit of the runtime or of the system was reached")       \
     X(ENOTACTOR, -8, "not called from an actor")                               \
     X(ENOTFOUND, -9, "not found")                                              \

@@ -75,7 +75,10 @@ take(int fd, size_t len, struct tp_msg **out, struct tp_addr *from)
     }
     memset(from, 0, sizeof *from);
     from->size = sizeof from->at;
-    ssize_t n = recvfrom(fd, m->data, len, 0, &from->at.any, &from->size);
+    ssize_t n;
+    do {
+        n = recvfrom(fd, m->data, len, 0, &from->at.any, &from->size);
+    } while (n < 0 && errno == EINTR);
     if (n < 0) {
         tp_msg_free(m);
         return TROUPE_ESYSTEM;
@@ -98,7 +101,7 @@ tp_datagram_receive(struct tp_actor *self, struct tp_endpoint *e,
     while (rc == 0 && m == NULL) {
         ssize_t len = next_len(e->fd);
         rc = len < 0 ? TROUPE_ESYSTEM : take(e->fd, (size_t)len, &m, from);
-        if (rc == TROUPE_ESYSTEM && (errno == EAGAIN || errno == EINTR)) {
+        if (rc == TROUPE_ESYSTEM && errno == EAGAIN) {
             rc = tp_endpoint_wait(self, e, TP_FD_READ, deadline_ns);
         }
     }

@@ -84,8 +84,10 @@ deliver(size_t n)
 
 /* -- start and stop ------------------------------------------------------- */
 
+/* Not before: who wakes a scheduler that polls signals the event fd, and may be
+ * late. */
 static void
-stop(void)
+fini(void)
 {
     int fd = epoll_fd();
     tp_sched_set_poll(NULL);
@@ -117,7 +119,7 @@ start_locked(void)
     }
     driver.poll = (struct tp_poll){event_fd, wait_for_events, deliver,
                                    tp_external_is_awaited};
-    driver.hook.stop = stop;
+    driver.hook.fini = fini;
     /* DRV-1 release: publishes the set. Partner: epoll_fd. */
     atomic_store_explicit(&driver.epoll_fd, fd, memory_order_release);
     return 0;
@@ -156,8 +158,10 @@ int
 tp_driver_watch(int fd, bool known, uint32_t events, uint32_t seq)
 {
     int op = known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
+    if (fd == driver.poll.event_fd || fd == epoll_fd()) {
+        return EBADF; /* nobody else knows of these */
+    }
     uint64_t data = (uint64_t)seq << 32 | (uint32_t)fd;
-    events |= EPOLLONESHOT;
     return tp_epoll_ctl(epoll_fd(), op, fd, events, data) < 0 ? errno : 0;
 }
 

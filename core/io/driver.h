@@ -22,7 +22,7 @@
 /* Makes the epoll set if there is none. */
 int tp_driver_start(void);
 
-/* Arms fd once for the events; known: it is in the set. 0 or an errno. */
+/* Registers fd for the events; known: it is in the set. 0 or an errno. */
 int tp_driver_watch(int fd, bool known, uint32_t events, uint32_t seq);
 
 void tp_driver_forget(int fd);

@@ -35,6 +35,7 @@ tp_endpoint_init(struct tp_endpoint *e, int fd)
     e->timeout_ns = TP_NEVER;
     tp_mutex_init(&e->lock);
     e->fd = fd;
+    e->id = fd < 0 ? 0 : tp_fd_own(fd);
 }
 
 void
@@ -76,6 +77,7 @@ tp_endpoint_open(struct tp_endpoint *e, int fd)
 {
     tp_assert(e->fd < 0 && !e->shared);
     e->fd = fd;
+    e->id = tp_fd_own(fd);
 }
 
 int
@@ -117,7 +119,7 @@ int
 tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                  enum tp_fd_dir dir, uint64_t deadline_ns)
 {
-    int rc = tp_fd_wait(self, e->fd, dir, deadline_ns);
+    int rc = tp_fd_wait_own(self, e->fd, e->id, dir, deadline_ns);
     /* Not every socket says of itself that it was shut down. */
     return rc == 0 && tp_endpoint_is_closed(e) ? TROUPE_ECLOSED : rc;
 }
@@ -148,57 +150,9 @@ tp_endpoint_is_closed(struct tp_endpoint *e)
     return closed;
 }
 
-/* -- holds ---------------------------------------------------------------- */
-
-static void
-let_go(struct tp_hold *h)
-{
-    struct tp_endpoint *e = h->endpoint;
-    h->endpoint = NULL;
-    if (h->owner) {
-        h->owner = false;
-        tp_endpoint_close(e, true);
-    }
-    tp_endpoint_unref(e);
-}
-
-static void
-hold_release(struct tp_resource *r)
-{
-    let_go(tp_container_of(r, struct tp_hold, resource));
-}
-
 void
-tp_hold_own(struct tp_actor *self, struct tp_hold *h, struct tp_endpoint *e)
+tp_endpoint_share(struct tp_endpoint *e)
 {
-    h->resource.release = hold_release;
-    h->endpoint = e;
-    h->owner = true;
-    tp_resource_add(self, &h->resource);
-}
-
-void
-tp_hold_drop(struct tp_hold *h)
-{
-    if (h->endpoint != NULL) {
-        tp_resource_remove(&h->resource);
-        let_go(h);
-    }
-}
-
-struct tp_endpoint *
-tp_hold_give(struct tp_hold *h)
-{
-    struct tp_endpoint *e = h->endpoint;
-    tp_endpoint_ref(e);
-    h->owner = false;
     e->shared = true;
-    return e;
-}
-
-void
-tp_hold_regain(struct tp_hold *h, struct tp_endpoint *e)
-{
-    h->owner = true;
-    tp_endpoint_unref(e);
+    tp_endpoint_ref(e);
 }

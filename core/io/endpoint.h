@@ -1,21 +1,21 @@
 /*
- * endpoint.h - an open descriptor that one actor owns, and what others hold.
+ * endpoint.h - an open descriptor that one actor owns, and others may close.
  *
- * Idea:     the actor that holds it as owner uses it; whoever had it before it
- *           was handed on still holds it, too, and may do one thing: close it.
- *           A close by the owner is done at once. One from elsewhere, while
- *           the owner is within a call, shuts the socket down, which ends the
- *           owner's wait, and leaves the descriptor to the owner, who closes
- *           it on its way out: a number that is in use is never given back.
+ * Idea:     its owner uses it; whoever had it before it was handed on may still
+ *           do one thing: close it. A close by the owner is done at once. One
+ *           from elsewhere, while the owner is within a call, shuts the socket
+ *           down, which ends the owner's wait, and leaves the descriptor to
+ *           the owner, who closes it on its way out: a number that is in use is
+ *           never given back. What is no socket cannot be shut down: the owner
+ *           learns of it when its wait is over.
  *
  *             enter -> read, write, wait ... -> leave
  *
- * Threads:  the owner, if nothing else is said; close: any that holds it.
+ * Threads:  the owner, if nothing else is said; close: any with a reference.
  * Locks:    TP_RANK_ENDPOINT, for an endpoint that was handed on only.
  * Ordering: END-1.
- * Memory:   counted; each hold is one reference. A hold is in its user's
- *           memory, not on a stack, and on its actor's list of resources: the
- *           end of the actor, before that of its Lua state, lets go of it.
+ * Memory:   counted. Its owner has a reference on its list of resources, so
+ *           that the end of the actor closes it.
  * Parks:    as said.
  * Tests:    spec/unit/stream_test.c
  */
@@ -40,6 +40,7 @@ struct tp_endpoint {
     bool closed; /* a close was asked for */
     bool busy;   /* its owner is between enter and leave */
     int fd;      /* -1: closed; the owner may read it between the two */
+    uint32_t id; /* of tp_fd_own */
 };
 
 /* A new one has one reference, the caller's. fd may be -1: not open yet. */
@@ -57,38 +58,20 @@ void tp_endpoint_open(struct tp_endpoint *e, int fd);
 int tp_endpoint_enter(struct tp_endpoint *e);
 int tp_endpoint_leave(struct tp_endpoint *e, int rc);
 
-/* Between enter and leave: parks until fd is ready or the deadline. As
- * tp_fd_wait, and the actor may end here. */
+/* Between enter and leave, after a call that has used up what there was: parks
+ * until fd is ready or the deadline. As tp_fd_wait_own, and the actor may end
+ * here. */
 int tp_endpoint_wait(struct tp_actor *self, struct tp_endpoint *e,
                      enum tp_fd_dir dir, uint64_t deadline_ns);
 
-/* By who holds it, owner or not. False: it was closed. */
+/* By the owner, or by who has handed it on. False: it was closed. */
 bool tp_endpoint_close(struct tp_endpoint *e, bool owner);
 
-/* A holder that is not the owner may ask, too. */
+/* Who has handed it on may ask, too. */
 bool tp_endpoint_is_closed(struct tp_endpoint *e);
 
-/* -- holds ---------------------------------------------------------------- */
-
-struct tp_hold {
-    struct tp_resource resource;
-    struct tp_endpoint *endpoint; /* NULL: nothing is held */
-    bool owner;
-};
-
-/* The running actor owns e through h; takes the caller's reference. */
-void tp_hold_own(struct tp_actor *self, struct tp_hold *h,
-                 struct tp_endpoint *e);
-
-/* Closes what h owns, and lets go of it. More than once is fine; nothing, on
- * one that is all zero. */
-void tp_hold_drop(struct tp_hold *h);
-
-/* The endpoint is for another actor now, to which the reference that comes
- * out belongs. h still holds it, and is its owner no more. */
-struct tp_endpoint *tp_hold_give(struct tp_hold *h);
-
-/* The gift did not arrive; takes the reference back. */
-void tp_hold_regain(struct tp_hold *h, struct tp_endpoint *e);
+/* By the owner, which is about to hand it on: gives it a reference, with which
+ * it may close. */
+void tp_endpoint_share(struct tp_endpoint *e);
 
 #endif

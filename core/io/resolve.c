@@ -8,6 +8,7 @@
 
 #include "io/socket.h"
 #include "run/runtime.h"
+#include "sched/blocking.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -398,13 +399,16 @@ static void
 resolver_main(struct tp_actor *self, void *arg)
 {
     struct name *n;
-    (void)self;
     (void)arg;
+    int failed = tp_blocking_begin(self);
     while ((n = next_in_line()) != NULL) {
         int err = 0;
-        struct tp_msg *answer;
-        int rc = ask(n->text, &answer, &err);
+        struct tp_msg *answer = NULL;
+        int rc = failed != 0 ? failed : ask(n->text, &answer, &err);
         settle(n, rc, err, answer);
+    }
+    if (failed == 0) {
+        tp_blocking_end(self);
     }
 }
 
@@ -432,6 +436,16 @@ start_resolver(void)
 
 /* -- asking ---------------------------------------------------------------- */
 
+/* Names that hang shall leave half of the pool to others. */
+static unsigned
+resolvers_max(void)
+{
+    struct tp_blocking_stats st;
+    tp_blocking_get_stats(&st);
+    unsigned half = st.limit < 2 ? 1 : st.limit / 2;
+    return half < TP_RESOLVERS ? half : TP_RESOLVERS;
+}
+
 /* Something to wait for. */
 #define PENDING 1
 
@@ -452,7 +466,7 @@ look_locked(struct tp_actor *self, const char *text, struct tp_msg **out,
         put_in_line_locked(n);
     }
     if (n->pending) {
-        *out_start = table.line != NULL && table.resolvers < TP_RESOLVERS;
+        *out_start = table.line != NULL && table.resolvers < resolvers_max();
         table.resolvers += *out_start;
         return add_waiter_locked(n, self) ? PENDING : TROUPE_ENOMEM;
     }

@@ -3,8 +3,8 @@
  *
  * Idea:     one table for the process. Who asks for a name that is not in it,
  *           or too old, puts it in line and waits; who asks for one that is
- *           being looked up waits for the same answer. A few actors, no more
- *           than TP_RESOLVERS, take names from the line and ask the system,
+ *           being looked up waits for the same answer. A few actors, for half
+ *           of the pool's threads at most, take names from the line and ask the system,
  *           each on a thread of the pool: names that hang may take those
  *           threads, but never all of the pool's.
  *
@@ -29,7 +29,7 @@
 #include "actor/actor.h"
 #include "actor/message.h"
 
-/* Look-ups at once; half of the pool's default. */
+/* Look-ups at once, at most. */
 #define TP_RESOLVERS   32
 #define TP_RESOLVE_MAX 1024
 

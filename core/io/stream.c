@@ -234,12 +234,13 @@ static int
 read_once(struct tp_stream *s)
 {
     ssize_t n;
+    size_t room = s->cap - s->end;
     do {
         unsigned char *to = s->buf + s->end;
-        size_t room = s->cap - s->end;
         n = s->is_pipe ? read(s->endpoint.fd, to, room)
                        : recv(s->endpoint.fd, to, room, 0);
     } while (n < 0 && errno == EINTR);
+    s->is_drained = n < 0 || (size_t)n < room;
     if (n > 0) {
         s->end += (size_t)n;
         return 0;
@@ -267,7 +268,8 @@ how_it_ended(struct tp_stream *s)
 /*
  * Gets some more into the buffer, between enter and leave. want: how many
  * bytes shall be there in all, as far as that is known. A connection that was
- * reset gives what had come before.
+ * reset gives what had come before. After a read that got less than it could
+ * have there is no second try: what has come since has made an event.
  */
 static int
 fill(struct tp_actor *self, struct tp_stream *s, size_t want,
@@ -280,18 +282,21 @@ fill(struct tp_actor *self, struct tp_stream *s, size_t want,
         return TROUPE_ENOMEM;
     }
     for (;;) {
-        if (!make_room(s, want)) {
-            return TROUPE_ENOMEM;
-        }
-        int rc = read_once(s);
-        if (rc != TROUPE_ESYSTEM || errno != EAGAIN) {
-            return rc;
+        if (!s->is_drained || self->finishing) {
+            if (!make_room(s, want)) {
+                return TROUPE_ENOMEM;
+            }
+            int rc = read_once(s);
+            if (rc != TROUPE_ESYSTEM || errno != EAGAIN) {
+                return rc;
+            }
         }
         shrink_to(s, SMALL); /* or to nothing, while it waits */
-        rc = tp_endpoint_wait(self, &s->endpoint, TP_FD_READ, deadline_ns);
+        int rc = tp_endpoint_wait(self, &s->endpoint, TP_FD_READ, deadline_ns);
         if (rc != 0) {
             return rc;
         }
+        s->is_drained = false;
     }
 }
 

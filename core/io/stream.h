@@ -38,6 +38,7 @@ struct tp_stream {
     size_t max_bytes;       /* that it keeps in the buffer at most */
     int read_error;         /* errno that ended the reading side */
     bool eof;               /* the other side sends no more */
+    bool is_drained;        /* the last read got less than it could have */
     bool is_pipe;           /* read and write, not recv and send */
 };
 

@@ -36,6 +36,7 @@ struct fd_wait {
     troupe_pid pid;
     uint32_t epoch;
     int fd;
+    uint32_t id; /* of tp_fd_own; 0: any fd */
     enum tp_fd_dir dir;
     /* the shard's lock */
     enum wait_state state;
@@ -49,11 +50,16 @@ struct tp_fd_waits {
     struct fd_wait *spare;
 };
 
-/* The shard's lock */
+/* The shard's lock. Sets of directions are made of HAS. */
 struct entry {
     struct fd_wait *waiter[TP_FD_DIRS];
-    uint32_t seq; /* of the last arm */
-    bool known;   /* it was put into the epoll set, and we did not close it */
+    uint32_t seq;    /* of the last arm */
+    uint32_t own_id; /* tp_fd_own; 0: nobody's */
+    uint32_t own_count;
+    bool known;      /* it is in the epoll set, unless others have closed it */
+    uint8_t watched; /* own: the directions that are registered */
+    uint8_t ready;   /* own: there was an event and nobody waited */
+    uint8_t ended;   /* own: ready for good */
 };
 
 static struct shard {
@@ -159,17 +165,32 @@ take_locked(struct entry *e, unsigned dirs, enum wait_state why,
     }
 }
 
-/* Arms the registration once for dirs. 0 or an errno; then it is as before. */
+/* The file has gone, or is about to: a registration is not its any more. */
+static void
+forget_locked(struct entry *e)
+{
+    e->known = false;
+    e->own_id = 0;
+    e->watched = e->ready = e->ended = 0;
+}
+
+/* Arms the registration for dirs, once; that of an own fd for good. If it is
+ * ready now there will be an event. 0 or an errno; then it is as before. */
 static int
 watch_locked(struct entry *e, int fd, unsigned dirs)
 {
-    int rc = tp_driver_watch(fd, e->known, events_of(dirs), e->seq + 1);
+    bool own = e->own_id != 0;
+    dirs |= own ? e->watched : 0;
+    uint32_t events =
+        events_of(dirs) | (uint32_t)(own ? EPOLLET | EPOLLRDHUP : EPOLLONESHOT);
+    int rc = tp_driver_watch(fd, e->known, events, e->seq + 1);
     if (rc == EEXIST && !e->known) {
-        rc = tp_driver_watch(fd, true, events_of(dirs), e->seq + 1);
+        rc = tp_driver_watch(fd, true, events, e->seq + 1);
     }
     if (rc == 0) {
         e->seq++;
         e->known = true;
+        e->watched = own ? (uint8_t)dirs : 0;
     }
     return rc;
 }
@@ -185,7 +206,7 @@ verify_locked(struct entry *e, int fd, unsigned dirs, struct ended *out)
     int rc = e->known ? watch_locked(e, fd, dirs) : 0;
     if (rc == ENOENT || rc == EBADF || rc == EPERM) {
         take_locked(e, waiting(e), CLOSED, out);
-        e->known = false;
+        forget_locked(e);
         rc = 0;
     }
     return rc;
@@ -200,6 +221,56 @@ end_waits(const struct ended *ended)
     }
 }
 
+static unsigned
+dirs_of(uint32_t events)
+{
+    bool both = (events & (EPOLLERR | EPOLLHUP)) != 0;
+    bool in = (events & (EPOLLIN | EPOLLRDHUP)) != 0;
+    bool out = (events & EPOLLOUT) != 0;
+    return (both || in ? HAS(TP_FD_READ) : 0) |
+           (both || out ? HAS(TP_FD_WRITE) : 0);
+}
+
+/* The registration was for one event: what is still waited for is armed anew.
+ */
+static void
+fire_once_locked(struct entry *e, int fd, unsigned dirs, struct ended *out)
+{
+    take_locked(e, dirs, FIRED, out);
+    unsigned rest = waiting(e);
+    if (rest != 0 && watch_locked(e, fd, rest) != 0) {
+        take_locked(e, rest, FIRED, out); /* it sees what is wrong */
+    }
+}
+
+/* Does its owner wait? */
+static bool
+owner_waits(const struct entry *e, enum tp_fd_dir dir)
+{
+    return e->waiter[dir] != NULL && e->waiter[dir]->id != 0;
+}
+
+/* The next event comes when more has arrived: what the owner does not wait for
+ * is noted. What has come to its end makes no more events, and its reader need
+ * not have seen the end when it waits again. */
+static void
+fire_own_locked(struct entry *e, unsigned dirs, uint32_t events,
+                struct ended *out)
+{
+    for (int dir = 0; dir < TP_FD_DIRS; dir++) {
+        if (!owner_waits(e, (enum tp_fd_dir)dir)) {
+            e->ready |= (uint8_t)(dirs & HAS(dir));
+        }
+    }
+    if ((events & EPOLLRDHUP) != 0) {
+        e->ended |= HAS(TP_FD_READ);
+    }
+    if ((events & EPOLLHUP) != 0) {
+        e->ended |= HAS(TP_FD_READ) | HAS(TP_FD_WRITE);
+    }
+    take_locked(e, dirs, FIRED, out);
+}
+
 size_t
 tp_fd_consume(int fd, uint32_t seq, uint32_t events, struct tp_wake *out_wakes)
 {
@@ -207,14 +278,10 @@ tp_fd_consume(int fd, uint32_t seq, uint32_t events, struct tp_wake *out_wakes)
     struct shard *s = lock_shard(fd);
     struct entry *e = entry_at(s, fd);
     if (e != NULL && e->known && e->seq == seq) {
-        bool both = (events & (EPOLLERR | EPOLLHUP)) != 0;
-        unsigned dirs =
-            (both || (events & EPOLLIN) != 0 ? HAS(TP_FD_READ) : 0) |
-            (both || (events & EPOLLOUT) != 0 ? HAS(TP_FD_WRITE) : 0);
-        take_locked(e, dirs, FIRED, &ended);
-        unsigned rest = waiting(e);
-        if (rest != 0 && watch_locked(e, fd, rest) != 0) {
-            take_locked(e, rest, FIRED, &ended); /* it sees what is wrong */
+        if (e->own_id == 0) {
+            fire_once_locked(e, fd, dirs_of(events), &ended);
+        } else {
+            fire_own_locked(e, dirs_of(events), events, &ended);
         }
     }
     unlock_shard(s);
@@ -232,8 +299,8 @@ tp_fd_close(int fd)
         take_locked(e, waiting(e), CLOSED, &ended);
         if (e->known) {
             tp_driver_forget(fd);
-            e->known = false;
         }
+        forget_locked(e);
     }
     unlock_shard(s);
     close(fd);
@@ -248,6 +315,28 @@ tp_fd_close(int fd)
     }
     unlock_shard(s);
     end_waits(&ended);
+}
+
+/* A registration that there is can only be of an earlier file. */
+uint32_t
+tp_fd_own(int fd)
+{
+    struct ended ended = {.count = 0};
+    struct entry *e;
+    uint32_t id = 0;
+    if (fd < 0) {
+        return 0;
+    }
+    struct shard *s = lock_shard(fd);
+    if (entry_make(s, fd, &e) == 0) {
+        take_locked(e, waiting(e), CLOSED, &ended);
+        forget_locked(e);
+        e->own_count += e->own_count == UINT32_MAX ? 2 : 1;
+        id = e->own_id = e->own_count;
+    }
+    unlock_shard(s);
+    end_waits(&ended);
+    return id;
 }
 
 void
@@ -285,21 +374,43 @@ tp_fds_count(size_t *out_known, size_t *out_waits)
 
 /* -- an actor's waits ------------------------------------------------------ */
 
-/* Out of its entry, if it is there still. last: leave nothing in the set. */
+/* An event has ended a wait that nobody comes back from. There may be no other
+ * one, so it is for the next who waits. */
+static void
+pass_on_locked(struct entry *e, enum tp_fd_dir dir, struct ended *out)
+{
+    if (e->own_id != 0) {
+        e->ready |= (uint8_t)(HAS(dir) & ~waiting(e));
+        take_locked(e, HAS(dir), FIRED, out);
+    }
+}
+
+static void
+leave_locked(struct entry *e, const struct fd_wait *w, bool last)
+{
+    e->waiter[w->dir] = NULL;
+    if (last && waiting(e) == 0 && e->own_id == 0) {
+        tp_driver_forget(w->fd);
+        forget_locked(e);
+    }
+}
+
+/* Out of its entry, if it is there still. last: it was for nothing, and shall
+ * leave nothing in the set. */
 static enum wait_state
 call_off(struct fd_wait *w, bool last)
 {
+    struct ended ended = {.count = 0};
     struct shard *s = lock_shard(w->fd);
+    struct entry *e = entry_at(s, w->fd);
     enum wait_state state = w->state;
     if (state == WAITING) {
-        struct entry *e = entry_at(s, w->fd);
-        e->waiter[w->dir] = NULL;
-        if (last && waiting(e) == 0) {
-            tp_driver_forget(w->fd);
-            e->known = false;
-        }
+        leave_locked(e, w, last);
+    } else if (state == FIRED && last) {
+        pass_on_locked(e, w->dir, &ended);
     }
     unlock_shard(s);
+    end_waits(&ended);
     if (state == WAITING) {
         tp_external_end();
     }
@@ -350,7 +461,7 @@ waits_of(struct tp_actor *self)
 
 /* A wait that is ready to be armed, on the list of the armed; or NULL. */
 static struct fd_wait *
-wait_new(struct tp_actor *self, int fd, enum tp_fd_dir dir)
+wait_new(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir)
 {
     struct tp_fd_waits *waits = waits_of(self);
     struct fd_wait *w;
@@ -367,6 +478,7 @@ wait_new(struct tp_actor *self, int fd, enum tp_fd_dir dir)
                           .pid = self->pid,
                           .epoch = tp_wait_epoch(self->slot),
                           .fd = fd,
+                          .id = id,
                           .dir = dir,
                           .state = WAITING};
     waits->armed = w;
@@ -402,7 +514,7 @@ refused(int fd)
 
 /* 0 or an errno; EBUSY: another waits there. */
 static int
-put_locked(struct entry *e, struct fd_wait *w, struct ended *out)
+put_any_locked(struct entry *e, struct fd_wait *w, struct ended *out)
 {
     unsigned dirs = waiting(e) | HAS(w->dir);
     int rc = verify_locked(e, w->fd, dirs, out);
@@ -412,10 +524,56 @@ put_locked(struct entry *e, struct fd_wait *w, struct ended *out)
     if (rc == 0 && !e->known) {
         rc = watch_locked(e, w->fd, HAS(w->dir));
     }
+    return rc;
+}
+
+/* The same; EBADF: it was closed; EALREADY: there was an event. */
+static int
+put_own_locked(struct entry *e, const struct fd_wait *w)
+{
+    unsigned dir = HAS(w->dir);
+    if (e->own_id != w->id) {
+        return EBADF;
+    }
+    if (((e->ready | e->ended) & dir) != 0) {
+        e->ready &= (uint8_t)~dir;
+        return EALREADY;
+    }
+    if (e->waiter[w->dir] != NULL) {
+        return EBUSY;
+    }
+    return (e->watched & dir) != 0 ? 0 : watch_locked(e, w->fd, dir);
+}
+
+static int
+put_locked(struct entry *e, struct fd_wait *w, struct ended *out)
+{
+    int rc = w->id == 0 ? put_any_locked(e, w, out) : put_own_locked(e, w);
     if (rc == 0) {
         e->waiter[w->dir] = w;
     }
     return rc;
+}
+
+/* The answer for errno err of put_locked. */
+static int
+answer(const struct fd_wait *w, int err)
+{
+    errno = err;
+    switch (err) {
+    case 0:
+        return 0;
+    case EALREADY:
+        return 1;
+    case EBUSY:
+        return TROUPE_EBUSY;
+    case EBADF:
+        return w->id == 0 ? TROUPE_EINVAL : TROUPE_ECLOSED;
+    case EPERM:
+        return refused(w->fd);
+    default:
+        return tp_driver_error();
+    }
 }
 
 /* As tp_fd_arm, w is taken back by the caller unless it is 0. */
@@ -424,27 +582,18 @@ put(struct fd_wait *w)
 {
     struct ended ended = {.count = 0};
     struct entry *e;
-    int err = 0;
     struct shard *s = lock_shard(w->fd);
     int rc = entry_make(s, w->fd, &e);
-    if (rc == 0) {
-        err = put_locked(e, w, &ended);
-    }
+    int err = rc == 0 ? put_locked(e, w, &ended) : errno;
     unlock_shard(s);
     end_waits(&ended);
-    if (err == EPERM) {
-        return refused(w->fd);
-    }
-    if (err != 0) {
-        errno = err;
-        rc = err == EBUSY ? TROUPE_EBUSY : tp_driver_error();
-    }
-    return rc;
+    return rc == TROUPE_ENOMEM ? rc : answer(w, err);
 }
 
-/* As tp_fd_arm, but does not look whether fd is ready. */
+/* As tp_fd_arm, but does not look whether fd is ready. id: as tp_fd_own, 0 for
+ * any fd. */
 static int
-arm(struct tp_actor *self, int fd, enum tp_fd_dir dir)
+arm(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir)
 {
     if (fd < 0) {
         errno = EBADF;
@@ -454,7 +603,7 @@ arm(struct tp_actor *self, int fd, enum tp_fd_dir dir)
     if (rc != 0) {
         return rc;
     }
-    struct fd_wait *w = wait_new(self, fd, dir);
+    struct fd_wait *w = wait_new(self, fd, id, dir);
     if (w == NULL) {
         return TROUPE_ENOMEM;
     }
@@ -469,14 +618,18 @@ arm(struct tp_actor *self, int fd, enum tp_fd_dir dir)
     return rc;
 }
 
+/* Takes back what is armed; WAITING also if nothing is. */
 static enum wait_state
-take_back(struct tp_actor *self, int fd, enum tp_fd_dir dir)
+take_back(struct tp_actor *self, int fd, enum tp_fd_dir dir, bool last)
 {
-    struct fd_wait *w = self->fd_waits->armed;
-    while (w->fd != fd || w->dir != dir) {
+    struct fd_wait *w = self->fd_waits == NULL ? NULL : self->fd_waits->armed;
+    while (w != NULL && (w->fd != fd || w->dir != dir)) {
         w = w->next;
     }
-    enum wait_state state = call_off(w, false);
+    if (w == NULL) {
+        return WAITING;
+    }
+    enum wait_state state = call_off(w, last);
     wait_put(self->fd_waits, w);
     return state;
 }
@@ -506,35 +659,56 @@ tp_fd_arm(struct tp_actor *self, int fd, enum tp_fd_dir dir)
         return TROUPE_EINVAL;
     }
     int rc = tp_fd_poll(fd, dir);
-    return rc != 0 ? rc : arm(self, fd, dir);
+    return rc != 0 ? rc : arm(self, fd, 0, dir);
 }
 
 bool
 tp_fd_disarm(struct tp_actor *self, int fd, enum tp_fd_dir dir)
 {
-    return take_back(self, fd, dir) != WAITING;
+    return take_back(self, fd, dir, false) != WAITING;
 }
 
 /* One park. 0: go on waiting; 1: ready; or an error. */
 static int
-wait_once(struct tp_actor *self, int fd, enum tp_fd_dir dir,
+wait_once(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir,
           uint64_t deadline_ns)
 {
-    int rc = arm(self, fd, dir);
+    int rc = arm(self, fd, id, dir);
     if (rc != 0) {
         return rc;
     }
     rc = tp_actor_park(self, deadline_ns);
-    enum wait_state state = take_back(self, fd, dir);
+    enum wait_state state = take_back(self, fd, dir, rc != 0);
     if (rc != 0) {
         return rc;
     }
     return state == CLOSED ? TROUPE_ECLOSED : state == FIRED;
 }
 
+/* Under the lock, since a close begins there: the file is the one with that id.
+ */
+static int
+poll_own(int fd, uint32_t id, enum tp_fd_dir dir)
+{
+    struct shard *s = lock_shard(fd);
+    struct entry *e = entry_at(s, fd);
+    bool open = e != NULL && e->own_id == id;
+    int rc = open ? tp_fd_poll(fd, dir) : TROUPE_ECLOSED;
+    unlock_shard(s);
+    return rc;
+}
+
+/* The deadline has passed. */
+static int
+last_look(int fd, uint32_t id, enum tp_fd_dir dir)
+{
+    int rc = id == 0 ? tp_fd_poll(fd, dir) : poll_own(fd, id, dir);
+    return rc == 0 ? TROUPE_ETIMEOUT : rc;
+}
+
 int
-tp_fd_wait(struct tp_actor *self, int fd, enum tp_fd_dir dir,
-           uint64_t deadline_ns)
+tp_fd_wait_own(struct tp_actor *self, int fd, uint32_t id, enum tp_fd_dir dir,
+               uint64_t deadline_ns)
 {
     int rc;
     if (self->finishing) {
@@ -542,11 +716,17 @@ tp_fd_wait(struct tp_actor *self, int fd, enum tp_fd_dir dir,
     }
     do {
         if (deadline_ns != TP_NEVER && tp_now_ns() >= deadline_ns) {
-            rc = tp_fd_poll(fd, dir);
-            rc = rc == 0 ? TROUPE_ETIMEOUT : rc;
+            rc = last_look(fd, id, dir);
         } else {
-            rc = wait_once(self, fd, dir, deadline_ns);
+            rc = wait_once(self, fd, id, dir, deadline_ns);
         }
     } while (rc == 0);
     return rc == 1 ? 0 : rc;
+}
+
+int
+tp_fd_wait(struct tp_actor *self, int fd, enum tp_fd_dir dir,
+           uint64_t deadline_ns)
+{
+    return tp_fd_wait_own(self, fd, 0, dir, deadline_ns);
 }

@@ -14,6 +14,9 @@
  *           one is of an earlier arm, or of an earlier file of that number
  *           whose description lives on elsewhere, and is ignored: if the fd is
  *           ready still, the arm itself has made a new event.
+ *           Of an fd that is our own (tp_fd_own) the registration stays armed,
+ *           edge-triggered. An event that meets no waiter is kept for the next
+ *           one, who does not park then; the end of a stream for all.
  *           Whoever takes a waiter out of its entry, under the shard's lock, is
  *           the one who ends its wait or calls it off: the consumer of an
  *           event, a close, or the actor itself.
@@ -25,8 +28,7 @@
  *           it; entries live until the end of the run.
  * Parks:    wait.
  * Rejected: EPOLL_CTL_DEL at each end of a wait - two more system calls for
- *           each wait that is not the last. A disarm by EPOLL_CTL_MOD where a
- *           wait timed out - a call each time, against one idle event at most.
+ *           each wait that is not the last (docs/design/io.md).
  * Tests:    spec/unit/driver_test.c, spec/unit/driver_stress.c
  */
 #ifndef TP_IO_WAIT_H
@@ -56,9 +58,26 @@ int tp_fd_wait(struct tp_actor *self, int fd, enum tp_fd_dir dir,
  * armed; errors as above. */
 int tp_fd_arm(struct tp_actor *self, int fd, enum tp_fd_dir dir);
 
-/* Takes the arm back; leaves nothing behind. True: it had fired, or the fd was
- * closed. */
+/* Takes the arm back, if there is one; leaves nothing behind. True: it had
+ * fired, or the fd was closed. */
 bool tp_fd_disarm(struct tp_actor *self, int fd, enum tp_fd_dir dir);
+
+/*
+ * From here on fd is closed by tp_fd_close alone. It must be new: nobody waits
+ * there. Returns its id, by which it is told from the next fd of this number,
+ * for tp_fd_wait_own; 0, which stands for any fd: there is no memory.
+ */
+uint32_t tp_fd_own(int fd);
+
+/*
+ * As tp_fd_wait, without a system call: the registration is edge-triggered and
+ * is made once. Hence the caller must have used up what there was: its last
+ * read, accept or write of fd said EAGAIN, or moved less than it could have. It
+ * may return 0 for what the caller has used up meanwhile. TROUPE_ECLOSED also
+ * when id was closed before.
+ */
+int tp_fd_wait_own(struct tp_actor *self, int fd, uint32_t id,
+                   enum tp_fd_dir dir, uint64_t deadline_ns);
 
 /* Closes fd, which is forgotten first; whoever waits is woken with
  * TROUPE_ECLOSED. */

@@ -9,17 +9,21 @@
  *
  *             region: |header page|chunk 0|chunk 1|...|chunk n-1|slack|
  *             get:  thread cache -> warm batch -> cold bits -> new region
- *             put:  thread cache -> warm batch -> (pool full) madvise -> cold
+ *             put:  thread cache -> warm batch
+ *             trim: warm batches beyond TP_SLAB_RETAIN_BYTES -> going, a bit in
+ *                   the region header -> madvise -> cold
  *
- *           A region whose chunks are all cold is unmapped, but for a last one.
- *           So after a mass death at most TP_SLAB_RETAIN_BYTES per kind stay
- *           resident, plus two batches per thread.
- *           A BIRTH chunk is 6.5 pages: a page shared by two chunks goes back
- *           when both go cold in one batch, or with the region.
+ *           To give memory back while actors die would cost each of them a TLB
+ *           shootdown on all CPUs, a hundred microseconds and more on a small
+ *           VM. So that is trim's, called when a mass death is over: neighbours
+ *           go in one call then, and a region whose chunks are all cold is
+ *           unmapped, but for a last one. A BIRTH chunk is 6.5 pages: a page
+ *           shared by two chunks goes back when both go together, or with the
+ *           region.
  * Measured: a first touch of a fresh BIRTH chunk, all pages, on a small VM
  *           without hardware paging: 120 to 150 us; 100 when the batch is
  *           populated by one madvise; 3 with huge pages.
- * Threads:  any.
+ * Threads:  any. trim: one at a time.
  * Locks:    TP_RANK_SLAB, one mutex per kind; no system call under it.
  * Memory:   as in slab.h.
  * Parks:    never. The thread-local cache is read only inside functions that
@@ -55,6 +59,10 @@ struct region {
     uint32_t kind, chunks;          /* set at birth */
     uint32_t cold;                  /* bits set below; under the pool's lock */
     uint64_t bits[MAX_CHUNKS / 64]; /* 1: cold; under the pool's lock */
+    /* trim only */
+    struct region *next_going;      /* the next with going chunks */
+    uint32_t going;                 /* bits set below */
+    uint64_t gone[MAX_CHUNKS / 64]; /* 1: about to be cold */
 };
 
 /* The depot's lock guards the whole pool. */
@@ -62,6 +70,8 @@ struct pool {
     struct tp_depot depot; /* warm chunks */
     struct region *head;   /* cold first */
     size_t regions, cold;  /* counts */
+    size_t going;          /* neither in the depot nor cold yet; trim */
+    size_t retain;         /* warm chunks that trim leaves */
     size_t total;          /* chunks of all regions */
 };
 
@@ -82,7 +92,8 @@ static const uint32_t kind_batch[TP_SLAB_KINDS] = {
 
 static struct pool pools[TP_SLAB_KINDS] = {
 #define X(name, bytes, batch)                                                  \
-    {.depot = {.max_items = TP_SLAB_RETAIN_BYTES / (bytes)}},
+    {.depot = {.max_items = SIZE_MAX},                                         \
+     .retain = TP_SLAB_RETAIN_BYTES / (bytes)},
     TP_SLAB_KIND_LIST(X)
 #undef X
 };
@@ -364,37 +375,10 @@ advise_batch(void **chunks, size_t n, size_t bytes, int advice)
     }
 }
 
-/* The pool is full: a whole batch goes cold. The chunks are private until the
- * bits are set, so the kernel is asked before the lock is taken. */
-static void
-purge(enum tp_slab_kind kind, struct tp_mag_item *batch)
-{
-    struct pool *pool = &pools[kind];
-    void *chunks[MAX_BATCH];
-    struct region *dead[MAX_BATCH];
-    size_t n = 0, n_dead = 0;
-    for (struct tp_mag_item *it = batch; it != NULL; it = it->next) {
-        chunks[n++] = it;
-    }
-    advise_batch(chunks, n, kind_bytes[kind], MADV_DONTNEED);
-    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
-    for (size_t i = 0; i < n; i++) {
-        if (make_cold_locked(pool, chunks[i])) {
-            dead[n_dead++] = region_of(chunks[i]);
-        }
-    }
-    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
-    while (n_dead > 0) {
-        region_unmap(dead[--n_dead]);
-    }
-}
-
 static void
 give_batch(enum tp_slab_kind kind, struct tp_mag_item *batch)
 {
-    if (!tp_depot_put(&pools[kind].depot, batch)) {
-        purge(kind, batch);
-    }
+    tp_check(tp_depot_put(&pools[kind].depot, batch));
 }
 
 /* Link up to a batch of cold chunks, lowest first; touches them, so outside
@@ -554,12 +538,141 @@ tp_slab_thread_flush(void)
     }
 }
 
+/* --- Giving back -------------------------------------------------------- */
+
+/* What one call of trim does, some hundred microseconds of work. */
+#define TRIM_CHUNKS 1024
+#define TRIM_PAGES  1024
+
+static struct region *going; /* trim only */
+
+static size_t
+excess_locked(const struct pool *pool)
+{
+    size_t warm = pool->depot.items;
+    return (warm > pool->retain ? warm - pool->retain : 0) + pool->going;
+}
+
+size_t
+tp_slab_excess(void)
+{
+    size_t n = 0;
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        tp_mutex_lock(&pools[k].depot.lock, TP_RANK_SLAB);
+        n += excess_locked(&pools[k]);
+        tp_mutex_unlock(&pools[k].depot.lock, TP_RANK_SLAB);
+    }
+    return n;
+}
+
+/* A warm batch that the pool need not keep, or NULL. */
+static struct tp_mag_item *
+take_excess(struct pool *pool)
+{
+    struct tp_mag_item *batch = NULL;
+    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+    if (pool->depot.items > pool->retain) {
+        batch = tp_depot_take_locked(&pool->depot);
+        pool->going += batch->count;
+    }
+    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    return batch;
+}
+
+static void
+mark(struct tp_mag_item *batch)
+{
+    for (struct tp_mag_item *it = batch; it != NULL; it = it->next) {
+        struct region *r = region_of(it);
+        size_t i = chunk_index(r, it);
+        r->gone[i / 64] |= (uint64_t)1 << (i % 64);
+        if (r->going++ == 0) {
+            r->next_going = going;
+            going = r;
+        }
+    }
+}
+
+/* Returns how many chunks it has marked. */
+static size_t
+mark_excess(struct pool *pool)
+{
+    struct tp_mag_item *batch;
+    size_t n = 0;
+    while (n < TRIM_CHUNKS && (batch = take_excess(pool)) != NULL) {
+        n += batch->count;
+        mark(batch);
+    }
+    return n;
+}
+
+static bool
+is_going(const struct region *r, uint32_t i)
+{
+    return (r->gone[i / 64] >> (i % 64) & 1) != 0;
+}
+
+/* One call per run of neighbours; returns how many pages that were, about. */
+static size_t
+drop_pages(struct region *r)
+{
+    size_t bytes = 0;
+    for (uint32_t i = 0, j; i < r->chunks; i = j + 1) {
+        for (j = i; j < r->chunks && is_going(r, j); j++) {
+        }
+        if (j > i) {
+            advise(chunk_at(r, i), chunk_at(r, j), MADV_DONTNEED);
+            bytes += (j - i) * r->chunk_bytes;
+        }
+    }
+    return bytes / tp_page_size();
+}
+
+/* The chunks are nobody's until the bits are set, so the kernel is asked before
+ * the lock is taken. */
+static size_t
+make_region_cold(struct region *r)
+{
+    struct pool *pool = &pools[r->kind];
+    size_t pages = drop_pages(r);
+    bool dead = false;
+    tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
+    pool->going -= r->going;
+    for (uint32_t i = 0; i < r->chunks; i++) {
+        if (is_going(r, i)) {
+            dead = make_cold_locked(pool, chunk_at(r, i));
+        }
+    }
+    tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
+    r->going = 0;
+    memset(r->gone, 0, sizeof r->gone);
+    if (dead) {
+        region_unmap(r);
+    }
+    return pages;
+}
+
+bool
+tp_slab_trim(void)
+{
+    size_t n = 0;
+    for (int k = 0; k < TP_SLAB_KINDS; k++) {
+        n += mark_excess(&pools[k]);
+    }
+    for (size_t pages = 0; n == 0 && going != NULL && pages < TRIM_PAGES;) {
+        struct region *r = going;
+        going = r->next_going;
+        pages += make_region_cold(r);
+    }
+    return n != 0 || going != NULL;
+}
+
 /* --- Whole pools -------------------------------------------------------- */
 
 static size_t
 pool_out_locked(const struct pool *pool)
 {
-    return pool->total - pool->cold - pool->depot.items;
+    return pool->total - pool->cold - pool->depot.items - pool->going;
 }
 
 void
@@ -582,7 +695,7 @@ tp_slab_set_retain(size_t bytes)
 {
     for (int k = 0; k < TP_SLAB_KINDS; k++) {
         tp_mutex_lock(&pools[k].depot.lock, TP_RANK_SLAB);
-        pools[k].depot.max_items = bytes / kind_bytes[k];
+        pools[k].retain = bytes / kind_bytes[k];
         tp_mutex_unlock(&pools[k].depot.lock, TP_RANK_SLAB);
     }
 }
@@ -594,7 +707,7 @@ pool_fini(struct pool *pool)
     tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
     struct region *r = pool->head, *last = r == NULL ? NULL : r->prev;
     pool->head = NULL;
-    pool->regions = pool->cold = pool->total = 0;
+    pool->regions = pool->cold = pool->total = pool->going = 0;
     pool->depot.batches = NULL;
     pool->depot.items = 0;
     tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
@@ -619,5 +732,6 @@ tp_slab_fini(void)
     for (int k = 0; k < TP_SLAB_KINDS; k++) {
         pool_fini(&pools[k]);
     }
+    going = NULL;
     return true;
 }

@@ -34,7 +34,7 @@ enum tp_slab_size {
     TP_SLAB_KIND_LIST(X)
 #undef X
     TP_SLAB_REGION_BYTES = 4 << 20,
-    TP_SLAB_RETAIN_BYTES = 32 << 20 /* pooled memory kept resident per kind */
+    TP_SLAB_RETAIN_BYTES = 32 << 20 /* free memory kept resident per kind */
 };
 
 struct tp_slab_stats {
@@ -50,8 +50,7 @@ size_t tp_slab_bytes(enum tp_slab_kind kind);
  * has no memory left. */
 void *tp_slab_get(enum tp_slab_kind kind);
 
-/* Give a chunk back. Takes the lock once per batch; when the pool is full the
- * batch goes back to the kernel first. */
+/* Give a chunk back. Takes the lock once per batch. It stays resident. */
 void tp_slab_put(enum tp_slab_kind kind, void *chunk);
 
 /* The start of the chunk that p lies in; p must be in a chunk that is out. */
@@ -71,7 +70,15 @@ bool tp_slab_fini(void);
 
 void tp_slab_get_stats(struct tp_slab_stats *out_stats);
 
-/* How many bytes per kind the pool keeps resident (tests, small machines). */
+/* How many free chunks there are that trim would give back to the kernel. */
+size_t tp_slab_excess(void);
+
+/* Gives some of them back, less than a millisecond's worth of work or so; true:
+ * there are more. For when no actors die: the first calls only look which are
+ * neighbours. One thread at a time. */
+bool tp_slab_trim(void);
+
+/* How many bytes per kind trim leaves resident (tests, small machines). */
 void tp_slab_set_retain(size_t bytes);
 
 #if defined(TP_ASAN)

@@ -99,17 +99,24 @@ tp_run_at_stop(struct tp_run_hook *hook)
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
 }
 
+/* When no scheduler and no monitor is left to call anything. */
 static void
 stop_hooks(void)
 {
     tp_mutex_lock(&rt.lock, TP_RANK_RUNTIME);
-    struct tp_run_hook *hook = rt.hooks;
+    struct tp_run_hook *hooks = rt.hooks, *next;
     rt.hooks = NULL;
     tp_mutex_unlock(&rt.lock, TP_RANK_RUNTIME);
-    while (hook != NULL) {
-        struct tp_run_hook *next = hook->next;
-        hook->stop();
-        hook = next;
+    for (struct tp_run_hook *h = hooks; h != NULL; h = h->next) {
+        if (h->stop != NULL) {
+            h->stop();
+        }
+    }
+    for (struct tp_run_hook *h = hooks; h != NULL; h = next) {
+        next = h->next;
+        if (h->fini != NULL) {
+            h->fini();
+        }
     }
 }
 
@@ -459,9 +466,6 @@ run_threads(unsigned count)
     tp_sched_short_of(started);
     work(0);
     join_threads(started);
-    if (tp_left_behind() == 0) {
-        stop_hooks();
-    }
     go_down();
 }
 
@@ -536,6 +540,7 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         return 0;
     }
     tp_blocking_stop();
+    stop_hooks();
     tp_groups_fini();
     tp_names_fini();
 fail_monitor:

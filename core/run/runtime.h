@@ -81,10 +81,11 @@ bool tp_external_is_awaited(void);
 
 /* What a layer above must take apart at the end of the run that is active, when
  * no actor and no scheduler is left; once, the youngest first. Part of some
- * larger struct, which must last. */
+ * larger struct, which must last. Either may be NULL. */
 struct tp_run_hook {
     struct tp_run_hook *next;
-    void (*stop)(void);
+    void (*stop)(void); /* its threads; they do no more to the run */
+    void (*fini)(void); /* the rest, when all of all were stopped */
 };
 
 /* From an actor. */

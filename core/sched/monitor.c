@@ -1,7 +1,10 @@
 /*
  * monitor.c - the thread that looks at the workers from outside.
  *
+ * Idea:     it makes long slices end, wakes sleepers for work and timers that
+ *           wait, and gives free memory back when there is time for that.
  * Threads:  its state is its own; it reads the workers' atomics.
+ * Locks:    TP_RANK_SLAB, inside tp_slab_trim.
  * Ordering: MON-1, MON-2, WS-1, STOP-4.
  * Tests:    spec/unit/worker_test.c
  */
@@ -9,6 +12,7 @@
 #include "sched/monitor.h"
 
 #include "ctx/preempt.h"
+#include "mem/slab.h"
 #include "sched/blocking.h"
 #include "sched/timer.h"
 #include "sched/worker.h"
@@ -17,12 +21,16 @@
 #include <sys/prctl.h>
 
 /* A tick is a slice, but while a worker sleeps no longer than this, so that
- * what waits in a wake slot is passed on after a millisecond at the latest. */
+ * what waits is passed on after a millisecond at the latest. */
 #define TICK_SHORT_NS 500000ull
 #define TICK_MIN_NS   50000ull
 /* Ticks in a row without a worker awake before it goes to sleep: a process
  * with little to do need not wake the monitor for each event. */
 #define LINGER_TICKS 5
+
+/* Free memory goes back to the kernel when nothing runs, or when there was not
+ * more of it for so long. */
+#define TRIM_AFTER_NS 1000000000ull
 
 /* After so many times 10 us somebody shall poll. */
 #define POLL_LATE 25
@@ -41,6 +49,8 @@ _Atomic bool tp_monitor_asleep;
 struct view {
     uint32_t slice;
     struct tp_slot *wake_slot;
+    uint32_t taken;    /* so many it had taken from queues, */
+    uint32_t queued;   /* and so many were left in its own */
     uint64_t since_ns; /* the slice was first seen then */
     uint64_t next_ns;  /* it is asked to yield again then */
 };
@@ -49,7 +59,12 @@ static struct {
     pthread_t thread;
     struct tp_parker parker;
     _Atomic bool stop;
-    uint64_t soon_ns;  /* the earliest next_ns of those who shall yield */
+    uint64_t memory_ns;     /* free memory has grown last then, */
+    size_t memory;          /* to so many chunks */
+    uint64_t queues_ns;     /* the queues are looked at again then */
+    uint32_t shared_taken;  /* as in struct view, of all workers */
+    uint32_t shared_queued; /* in the queue that belongs to none */
+    uint64_t soon_ns;       /* the earliest next_ns of those who shall yield */
     uint64_t press_ns; /* the same of the pool's who shall end, or TP_NEVER */
     struct view views[TP_WORKERS_MAX];
 } mon;
@@ -162,6 +177,55 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
     v->wake_slot = s;
 }
 
+static void
+wake_one(void)
+{
+    int i = tp_idle_claim(&tp_sched.idle, 0);
+    if (i >= 0) {
+        tp_parker_unpark(&tp_sched.workers[i].parker);
+    }
+}
+
+/*
+ * Of what was queued at the last tick something waits still, if fewer were
+ * taken since. Queues are first in, first out; a thief's share is not counted,
+ * which may wake one too many.
+ */
+static bool
+has_waited(uint32_t *taken, uint32_t *queued, uint32_t taken_now, size_t len)
+{
+    bool waited = *queued > taken_now - *taken && len > 0;
+    *taken = taken_now;
+    *queued = len > UINT32_MAX ? UINT32_MAX : (uint32_t)len;
+    return waited;
+}
+
+/* Surplus work gets one sleeper a tick; the chain rule goes on from there. */
+static void
+look_at_queues(uint64_t now_ns)
+{
+    uint32_t all = 0;
+    bool waited = false;
+    if (now_ns < mon.queues_ns) {
+        return; /* a look in between, at somebody's slice */
+    }
+    mon.queues_ns = now_ns + TICK_SHORT_NS;
+    for (unsigned i = 0; i < tp_sched.count; i++) {
+        struct view *v = &mon.views[i];
+        /* relaxed: a sample. */
+        uint32_t taken = atomic_load_explicit(&tp_sched.workers[i].taken,
+                                              memory_order_relaxed);
+        all += taken;
+        waited |= has_waited(&v->taken, &v->queued, taken,
+                             tp_runq_len(tp_sched.runq, i));
+    }
+    waited |= has_waited(&mon.shared_taken, &mon.shared_queued, all,
+                         tp_runq_len(tp_sched.runq, TP_RUNQ_SHARED));
+    if (waited) {
+        wake_one();
+    }
+}
+
 /* -- the blocking pool ---------------------------------------------------- */
 
 /*
@@ -219,10 +283,7 @@ look_at_timers(uint64_t now_ns)
     /* relaxed: a sample. */
     if (tp_timers_earliest() <= now_ns &&
         atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) < 0) {
-        int i = tp_idle_claim(&tp_sched.idle, 0);
-        if (i >= 0) {
-            tp_parker_unpark(&tp_sched.workers[i].parker);
-        }
+        wake_one();
     }
 }
 
@@ -231,11 +292,20 @@ static void
 look_at_events(void)
 {
     if (tp_sched_poll_is_due(POLL_LATE)) {
-        int i = tp_idle_claim(&tp_sched.idle, 0);
-        if (i >= 0) {
-            tp_parker_unpark(&tp_sched.workers[i].parker);
-        }
+        wake_one();
     }
+}
+
+static void
+look_at_memory(uint64_t now_ns)
+{
+    size_t excess = tp_slab_excess();
+    if (excess > mon.memory) {
+        mon.memory_ns = now_ns;
+    } else if (excess != 0 && now_ns - mon.memory_ns > TRIM_AFTER_NS) {
+        tp_slab_trim();
+    }
+    mon.memory = excess;
 }
 
 static uint64_t
@@ -274,8 +344,10 @@ monitor_main(void *unused)
     while (!atomic_load_explicit(&mon.stop, memory_order_relaxed)) {
         quiet = tp_sched_all_sleep() ? quiet + 1 : 0;
         if (quiet > LINGER_TICKS) {
-            sleep_until_poked();
-            quiet = 0;
+            if (!tp_slab_trim()) {
+                sleep_until_poked();
+                quiet = 0;
+            }
             continue;
         }
         uint64_t now = tp_now_ns();
@@ -283,9 +355,11 @@ monitor_main(void *unused)
         for (unsigned i = 0; i < tp_sched.count; i++) {
             look_at(&tp_sched.workers[i], &mon.views[i], now);
         }
+        look_at_queues(now);
         look_at_timers(now);
         look_at_pool(now);
         look_at_events();
+        look_at_memory(now);
         tp_parker_park(&mon.parker, mon.soon_ns);
     }
     return NULL;

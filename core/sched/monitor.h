@@ -3,9 +3,10 @@
  *
  * Idea:     while any worker is awake it looks every tick: a slice that is too
  *           long is asked to yield, a wake slot that waits behind it while a
- *           worker sleeps is passed on, a timer that nobody keeps is given to
- *           a sleeper. It sleeps while all schedulers do, but for a signal to an
- *           actor that shall end and runs in the blocking pool.
+ *           worker sleeps is passed on, a timer that nobody keeps, and events
+ *           that nobody takes, are given to a sleeper. It sleeps while all
+ *           schedulers do, but for a signal to an actor that shall end and runs
+ *           in the blocking pool.
  * Threads:  poke: any. The rest: the thread that starts and stops the runtime.
  * Ordering: MON-1, MON-2, WS-1.
  * Fails:    start: TROUPE_ESYSTEM.

@@ -28,7 +28,7 @@ enum {
 
 struct tp_parker {
     _Atomic uint32_t word; /* any thread, atomic */
-    int event_fd;          /* POLLS: who wakes it signals this */
+    _Atomic int event_fd;  /* POLLS: who wakes it signals this */
 };
 
 static inline void
@@ -70,7 +70,9 @@ tp_parker_poll_begin(struct tp_parker *p, int event_fd)
 {
     uint32_t empty = TP_PARKER_EMPTY;
     tp_assert(tp_lockrank_none_held());
-    p->event_fd = event_fd;
+    /* relaxed: published below. Atomic for a waker that comes late, who reads
+     * what it was and stays. */
+    atomic_store_explicit(&p->event_fd, event_fd, memory_order_relaxed);
     /* PRK-1 release: publishes event_fd to the waker. relaxed: on failure
      * poll_end is the acquire. */
     return atomic_compare_exchange_strong_explicit(
@@ -96,7 +98,9 @@ tp_parker_unpark(struct tp_parker *p)
     if (was == TP_PARKER_PARKED) {
         tp_futex_wake(&p->word, 1);
     } else if (was == TP_PARKER_POLLS) {
-        tp_event_signal(p->event_fd);
+        /* relaxed: the exchange above was the acquire. */
+        tp_event_signal(
+            atomic_load_explicit(&p->event_fd, memory_order_relaxed));
     }
 }
 

@@ -8,7 +8,7 @@
  *             runq_mutex.c    one locked list for all
  *             runq_mpmc.c     one bounded lock-free ring for all
  *             runq_striped.c  one locked list per worker, thieves try-lock
- * Threads:  push, pop, steal, local_len: only worker `worker` itself.
+ * Threads:  push, pop, steal: only worker `worker` itself.
  *           inject, has_work, len: any. new, free: nobody else is near.
  * Locks:    TP_RANK_INJECT, TP_RANK_STRIPE; never both, none held on return.
  * Ordering: RQ-1, below. The others are in the backends.
@@ -32,12 +32,13 @@
  * All four are in the one order of seq_cst operations. If Q2 misses P1 then
  * Q1, Q2, P1, P2 is their order and P2 sees the bit. Hence the duties of the
  * caller:
- *   - P2 after each push and each inject;
- *   - P2 also after a pop or steal that leaves tp_runq_local_len > 0 (the
- *     chain rule). A batch that moves from one queue to another is for a
- *     moment in no queue, so a parker may miss it; the mover is awake, stores
- *     a tail or length by seq_cst when it puts the batch down, and then looks
- *     at the mask like any producer.
+ *   - P2 after each inject. After a push it may be left out, since an awake
+ *     worker takes what is in its own queue; the monitor does P2 and P3 for it
+ *     when something stays there.
+ *   - P2 also when a worker that was woken finds more than it takes (the chain
+ *     rule). A batch that moves from one queue to another is for a moment in no
+ *     queue, so a parker may miss it; the mover is awake, and it has put the
+ *     batch into its own queue.
  *   - a worker that was woken, or that took its bit back, first looks for
  *     queued work (pop, steal) and only then runs anything for long: the wake
  *     that it got, or kept from a sibling, was for a queued node.
@@ -100,11 +101,6 @@ bool tp_runq_has_work(struct tp_runq *q);
 /* About how many nodes wait in a worker's queue, or in what belongs to no
  * worker (TP_RUNQ_SHARED). The sum over all is about the total. Statistics. */
 size_t tp_runq_len(struct tp_runq *q, unsigned worker);
-
-/* How many nodes pop would find in the worker's own queue (backends with one
- * queue for all: in that). Loads only. May count what a thief just took;
- * never misses what the worker itself put there and nobody took. */
-size_t tp_runq_local_len(struct tp_runq *q, unsigned worker);
 
 /* "steal", "mutex", "mpmc" or "striped". */
 const char *tp_runq_backend(void);

@@ -242,13 +242,6 @@ tp_runq_len(struct tp_runq *q, unsigned worker)
                                     : 0;
 }
 
-size_t
-tp_runq_local_len(struct tp_runq *q, unsigned worker)
-{
-    (void)worker;
-    return ring_len(q) + tp_runq_list_len(&q->over);
-}
-
 const char *
 tp_runq_backend(void)
 {

@@ -85,13 +85,6 @@ tp_runq_len(struct tp_runq *q, unsigned worker)
     return worker == TP_RUNQ_SHARED ? tp_runq_list_len(&q->all) : 0;
 }
 
-size_t
-tp_runq_local_len(struct tp_runq *q, unsigned worker)
-{
-    (void)worker;
-    return tp_runq_list_len(&q->all);
-}
-
 const char *
 tp_runq_backend(void)
 {

@@ -331,14 +331,6 @@ tp_runq_len(struct tp_runq *q, unsigned worker)
     return len > CAP ? 0 : len;
 }
 
-size_t
-tp_runq_local_len(struct tp_runq *q, unsigned worker)
-{
-    struct ring *r = &q->ring[worker];
-    /* relaxed: the owner's tail is exact; an old head only counts too much. */
-    return own_tail(r) - atomic_load_explicit(&r->head, memory_order_relaxed);
-}
-
 const char *
 tp_runq_backend(void)
 {

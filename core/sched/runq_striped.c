@@ -177,12 +177,6 @@ tp_runq_len(struct tp_runq *q, unsigned worker)
                                                      : &q->stripe[worker].list);
 }
 
-size_t
-tp_runq_local_len(struct tp_runq *q, unsigned worker)
-{
-    return tp_runq_list_len(&q->stripe[worker].list);
-}
-
 const char *
 tp_runq_backend(void)
 {

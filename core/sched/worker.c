@@ -136,7 +136,8 @@ prefetch(const struct tp_slot *s)
     }
 }
 
-/* Owner: puts s first, what was first goes to the queue. */
+/* Owner: puts s first, what was first goes to the queue. Nobody is woken for
+ * that: see worker.h. */
 static void
 wake_slot_put(struct tp_worker *w, struct tp_slot *s)
 {
@@ -147,7 +148,6 @@ wake_slot_put(struct tp_worker *w, struct tp_slot *s)
         atomic_exchange_explicit(&w->wake_slot, s, memory_order_acq_rel);
     if (old != NULL) {
         tp_runq_push(tp_sched.runq, w->index, &old->qnode);
-        wake_one();
     }
 }
 
@@ -190,7 +190,7 @@ enqueue(struct tp_slot *s)
     } else if (w->current != NULL) {
         wake_slot_put(w, s);
     } else {
-        /* The loop itself: it takes one next, the chain rule sees the rest. */
+        /* The loop itself: it takes one next. */
         tp_runq_push(tp_sched.runq, w->index, &s->qnode);
     }
 }
@@ -597,11 +597,11 @@ resign_poller(void)
 bool
 tp_sched_poll_is_due(unsigned since_10us)
 {
-    /* relaxed, all: hints; POLL-1 decides. */
+    /* IDLE-1 acquire: sees what the source is made of. */
     const struct tp_poll *poll =
-        atomic_load_explicit(&tp_sched.poll, memory_order_relaxed);
+        atomic_load_explicit(&tp_sched.poll, memory_order_acquire);
     if (poll == NULL ||
-        /* relaxed: as above. */
+        /* relaxed: a hint; POLL-1 decides. */
         atomic_load_explicit(&tp_sched.poller, memory_order_relaxed) >= 0 ||
         !poll->awaited()) {
         return false;
@@ -642,21 +642,26 @@ sleep_in_poll(struct tp_worker *w, const struct tp_poll *poll,
     return n;
 }
 
-/* Chain rule: more is queued than this worker runs next. One that was woken
- * looks at all queues, since what it takes need not be what it was woken for.
- */
+/* Chain rule: one that was woken has found work, and there is more, in whatever
+ * queue: what it takes need not be what it was woken for. */
 static void
 chain(struct tp_worker *w)
 {
-    if (tp_sched.count == 1) {
-        return;
-    }
-    bool more = w->woken ? tp_runq_has_work(tp_sched.runq)
-                         : tp_runq_local_len(tp_sched.runq, w->index) > 0;
-    w->woken = false;
-    if (more) {
+    if (w->woken && tp_runq_has_work(tp_sched.runq)) {
         wake_one();
     }
+    w->woken = false;
+}
+
+/* Owner: s is from a queue. */
+static void
+note_taken(struct tp_worker *w)
+{
+    w->slot_streak = 0;
+    /* relaxed: one writer; the monitor compares two samples. */
+    uint32_t taken = atomic_load_explicit(&w->taken, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&w->taken, taken + 1, memory_order_relaxed);
 }
 
 static uint32_t
@@ -680,7 +685,7 @@ take_queued(struct tp_worker *w)
         count(&w->stats.steals, s != NULL);
     }
     if (s != NULL) {
-        w->slot_streak = 0;
+        note_taken(w);
         chain(w);
         return s;
     }
@@ -700,7 +705,7 @@ take(struct tp_worker *w)
         struct tp_slot *s = wake_slot_take(w);
         if (s != NULL) {
             w->slot_streak++;
-            chain(w); /* who yielded or slept is queued, and s may run long */
+            chain(w);
             return s;
         }
     }

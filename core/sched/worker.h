@@ -4,17 +4,17 @@
  * A worker knows a slot, its fiber and its state word; what an actor is, it
  * learns through struct tp_sched_ops, set by the actor layer.
  *
- * Rules of waking (DESIGN 2.3)
- *   - made runnable by the running actor: into this worker's wake slot, wakes
- *     nobody; what the slot held goes to the queue;
- *   - displaced, or more than this worker runs next: to the queue, and at most
- *     one sleeping worker is woken;
+ * Rules of waking (docs/design/scheduler.md)
+ *   - made runnable by the running actor: into this worker's wake slot, what
+ *     the slot held goes to its queue. Nobody is woken: to wake a thread costs
+ *     as much as many slices, and a burst is soon over;
+ *   - what has waited in a queue or a wake slot for half a millisecond while a
+ *     worker sleeps: the monitor wakes one, after a millisecond at the latest;
  *   - from other threads, those of the blocking pool too: injected, and at
  *     most one is woken;
  *   - one that is in a blocking section: to the pool (sched/blocking.h);
- *   - a worker that takes work while more is queued wakes one sibling (chain);
- *   - an actor that waits in a wake slot for over a millisecond while a worker
- *     sleeps is passed on by the monitor.
+ *   - a worker that was woken, takes work and sees more wakes one sibling
+ *     (chain).
  *
  * Events from outside (struct tp_poll) are taken by one worker at a time, the
  * poller: one that has nothing to do sleeps in the poll instead of on its futex
@@ -80,6 +80,7 @@ struct tp_worker {
     /* any thread, atomic */
     alignas(TP_CACHELINE) _Atomic(struct tp_slot *) wake_slot;
     _Atomic uint32_t slice;    /* counts slices; the monitor compares */
+    _Atomic uint32_t taken;    /* so many from queues; as slice */
     _Atomic bool resched;      /* the monitor asks the actor to yield soon */
     _Atomic bool yield_wanted; /* by the monitor: something waits to run */
     _Atomic bool poked;        /* a signal has met this slice in its code */

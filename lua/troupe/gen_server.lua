@@ -8,13 +8,14 @@
 --     reply <------------------- what it returned, or reply(from, value)
 --     cast(pid, request) ------> ----------------------------> B:handle_cast
 --     send(pid, message) ------> ----------------------------> B:handle_info
+--     self:add_channel, send --> ----------------------------> B:handle_info
 --     self:monitor, end -------> ----------------------------> B:handle_down
 --     self:start_timer --------> ----------------------------> B:handle_timer
 --     nothing for a while -----> ----------------------------> B:handle_timeout
 --     stop(pid, reason) -------> ----------------------------> B:terminate
 --
 -- What is taken first: stop and the exit of the parent; timers that are due;
--- then the mailbox in order of arrival.
+-- what is in channels; then the mailbox in order of arrival.
 --
 -- What callbacks may return:
 --
@@ -192,6 +193,36 @@ local idle_after -- seconds; nil: not asked for
 local idle_at -- when it is over; nil: not counting yet
 local idle_told -- handle_timeout has run in this quiet time
 
+-- ----------------------------------------------------------------- channels
+
+local channels = {} -- receivers, in the order they were added
+local arms -- the same and the mailbox, for select; nil: none
+
+local function set_arms()
+  arms = nil
+  if channels[1] then
+    arms = { unpack(channels) }
+    arms[#arms + 1] = troupe.inbox
+  end
+end
+
+-- The next value of the first channel that has one, or nil. What is closed and
+-- drained is forgotten.
+local function take_value()
+  local i = 1
+  while channels[i] do
+    local value, err = channels[i]:try_recv()
+    if value ~= nil then
+      return value
+    elseif err == "closed" then
+      table.remove(channels, i)
+      set_arms()
+    else
+      i = i + 1
+    end
+  end
+end
+
 -- -------------------------------------------------- defaults, methods of self
 
 local Server = {}
@@ -275,6 +306,23 @@ function Server:idle_timeout(s)
   end
   idle_after = s ~= math.huge and s or nil
   idle_at, idle_told = nil, false
+end
+
+--- `handle_info(value)` runs for each value in the channel, before messages of
+-- the mailbox and after timers. The server has the receiver from now on, until
+-- the channel is closed.
+---@param rx troupe.Receiver
+function Server:add_channel(rx)
+  if getmetatable(rx) ~= "troupe.channel.rx" then
+    error("bad argument #1 to 'add_channel' (receiver expected, got " .. type(rx) .. ")", 2)
+  end
+  for _, known in ipairs(channels) do
+    if known == rx then
+      error("bad argument #1 to 'add_channel' (it was added before)", 2)
+    end
+  end
+  channels[#channels + 1] = rx
+  set_arms()
 end
 
 --- `handle_down(down)` runs when that actor ends.
@@ -454,8 +502,28 @@ local function quiet(now)
   end
 end
 
--- The next message of a server that waits for a time, too. Nil: something else
--- was done instead.
+-- The next message of a server with channels, by the time at. Nil: something
+-- else was done instead, or nothing has come.
+local function wait_channels(at)
+  local message, from, kind = next_message(0, true)
+  if message ~= nil then
+    return message, from, kind
+  end
+  local value = take_value()
+  if value ~= nil then
+    idle_at, idle_told = nil, false
+    follow("handle_info", state:handle_info(value))
+    return nil
+  end
+  message, from, kind = next_message(0)
+  if message == nil and arms and not troupe.select(arms, at - troupe.now()) then
+    quiet(troupe.now())
+  end
+  return message, from, kind
+end
+
+-- The next message of a server that waits for a time or a channel, too. Nil:
+-- something else was done instead.
 local function wait()
   local now = troupe.now()
   local timer = first_timer()
@@ -479,12 +547,19 @@ local function wait()
   if forgotten_at then
     at = math.min(at, forgotten_at)
   end
-  local message, from, kind = next_message(at - troupe.now())
+  local message, from, kind
+  if arms then
+    message, from, kind = wait_channels(at)
+  else
+    message, from, kind = next_message(at - troupe.now())
+    if message == nil then
+      quiet(troupe.now())
+    end
+  end
   if message ~= nil then
     idle_at, idle_told = nil, false
-    return message, from, kind
   end
-  quiet(troupe.now())
+  return message, from, kind
 end
 
 -- Runs per message: a plain server waits without looking at the clock, and a
@@ -493,7 +568,7 @@ local function serve()
   local handle_call, handle_cast = state.handle_call, state.handle_cast
   while not stopping do
     local message, from, kind
-    if heap_n == 0 and not idle_after and not forgotten_at then
+    if heap_n == 0 and not idle_after and not forgotten_at and not arms then
       message, from, kind = next_message()
     else
       message, from, kind = wait()

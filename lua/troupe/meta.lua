@@ -23,6 +23,7 @@ local Pid = {}
 
 --- Why an operation did not succeed.
 ---@alias troupe.Err
+---| "closed"  # the other end is gone
 ---| "noproc"  # no such actor any more
 ---| "full"    # its mailbox has reached its limit
 ---| "timeout" # nothing happened in time
@@ -122,6 +123,160 @@ local Pid = {}
 ---@field ino integer
 ---@field nlink integer
 
+--- A connection, of `net.connect` or `listener:accept`. Belongs to one actor;
+--- moves with the message that it is in. See docs/reference/net.md.
+---@class troupe.Conn: userdata
+local Conn = {}
+
+--- Parks. A read that fails takes nothing: what is there is the third value,
+--- and stays.
+---@async
+---@param what integer|"line"|"all" bytes; a line without its end; until the end
+---@param timeout? number seconds, for all of it; default: see `set_timeout`
+---@return string? data nil on failure
+---@return troupe.NetErr? err
+---@return string? partial
+function Conn:read(what, timeout) end
+
+--- At least one byte, at most max. Parks.
+---@async
+---@param max? integer
+---@param timeout? number seconds
+---@return string? data
+---@return troupe.NetErr? err
+function Conn:read_some(max, timeout) end
+
+--- What comes before these bytes, which are taken, too. Parks.
+---@async
+---@param bytes string
+---@param timeout? number seconds
+---@return string? data
+---@return troupe.NetErr? err
+---@return string? partial
+function Conn:read_until(bytes, timeout) end
+
+--- All of it, in order. Parks while the other side does not read.
+---@async
+---@param data string|number
+---@param ... string|number
+---@return true? ok
+---@return troupe.NetErr? err
+---@return integer? written bytes
+function Conn:write(data, ...) end
+
+--- The other side reads to the end; reading goes on.
+---@param what "send"
+---@return true? ok
+---@return troupe.NetErr? err
+function Conn:shutdown(what) end
+
+--- Also by who has sent it away. Whoever waits gets nil, "closed".
+---@return boolean open was it
+function Conn:close() end
+
+---@param seconds? number of reads and writes that name none; nil: for ever
+function Conn:set_timeout(seconds) end
+
+---@param n integer bytes, default 65536
+function Conn:set_max_line(n) end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Conn:peername() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Conn:sockname() end
+
+---@param on boolean
+---@return true? ok
+---@return troupe.NetErr? err
+function Conn:nodelay(on) end
+
+---@return integer? fd
+---@return "closed"? err
+function Conn:fd() end
+
+--- Where connections come in, of `net.listen`.
+---@class troupe.Listener: userdata
+local Listener = {}
+
+--- Pauses while there is no descriptor. Parks.
+---@async
+---@param timeout? number seconds
+---@return troupe.Conn? conn
+---@return troupe.NetErr? err
+function Listener:accept(timeout) end
+
+---@return integer? port nil for a path
+function Listener:port() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Listener:sockname() end
+
+---@param seconds? number of an accept that names none; nil: for ever
+function Listener:set_timeout(seconds) end
+
+---@return boolean open was it
+function Listener:close() end
+
+---@return integer? fd
+---@return "closed"? err
+function Listener:fd() end
+
+--- A socket for datagrams, of `net.udp`.
+---@class troupe.Udp: userdata
+local Udp = {}
+
+--- Parks where a name has to be resolved, or the socket's buffer is full.
+---@async
+---@param data string
+---@param host string or the path of a unix socket, without a port
+---@param port? integer
+---@return true? ok
+---@return troupe.NetErr? err
+function Udp:send_to(data, host, port) end
+
+--- Parks.
+---@async
+---@param timeout? number seconds
+---@return string? data
+---@return string host, or path, or err
+---@return integer? port
+function Udp:recv_from(timeout) end
+
+---@return integer? port nil for a path
+function Udp:port() end
+
+---@return string? host, or path
+---@return integer|troupe.NetErr|nil port
+function Udp:sockname() end
+
+---@param seconds? number of calls that name none; nil: for ever
+function Udp:set_timeout(seconds) end
+
+---@return boolean open was it
+function Udp:close() end
+
+---@return integer? fd
+---@return "closed"? err
+function Udp:fd() end
+
+--- Why something with a socket did not succeed; else an errno's name.
+---@alias troupe.NetErr
+---| "closed"
+---| "reset"
+---| "timeout"
+---| "refused"
+---| "address_in_use"
+---| "too_many_files"
+---| "unknown_host"
+---| "line_too_long"
+---| "busy"
+---| "nomem"
+---| string
+
 ---@class troupe.BlockingStats
 ---@field limit integer threads at most
 ---@field threads integer live ones
@@ -194,10 +349,122 @@ function Task:cancel() end
 ---@field warn fun(format: string, ...: any)
 ---@field error fun(format: string, ...: any)
 
+--- The sending end of a channel, see `troupe.channel`. Sent, it is shared: each
+--- actor has one of its own.
+---@class troupe.Sender: userdata
+local Sender = {}
+
+--- Copy a value into the channel. Parks while it is full.
+---@async
+---@param value troupe.Sendable
+---@param timeout? number seconds
+---@return true? ok
+---@return troupe.Err? err "closed" | "timeout"
+function Sender:send(value, timeout) end
+
+--- The same without waiting.
+---@param value troupe.Sendable
+---@return true? ok
+---@return troupe.Err? err "closed" | "full"
+function Sender:try_send(value) end
+
+--- As if it were collected.
+function Sender:close() end
+
+--- The receiving end of a channel. Sent, it moves: the sender has it no more.
+--- `#rx` is how many values are queued.
+---@class troupe.Receiver: userdata
+---@operator len: integer
+local Receiver = {}
+
+--- The oldest value. Parks while there is none.
+---@async
+---@param timeout? number seconds
+---@return any value nil on failure
+---@return troupe.Err? err "timeout" | "closed"
+function Receiver:recv(timeout) end
+
+--- The same without waiting.
+---@return any value
+---@return "empty"|"closed"|nil err
+function Receiver:try_recv() end
+
+--- The oldest value that fits. The others stay, in order.
+---@async
+---@param matcher table|fun(value: any, from: troupe.Pid): any
+---@param timeout? number seconds
+---@return any value
+---@return troupe.Err? err "timeout" | "closed"
+function Receiver:recv_match(matcher, timeout) end
+
+--- Drops what is queued; sends fail with "closed".
+function Receiver:close() end
+
+--- What `troupe.readable` and `troupe.writable` return.
+---@class troupe.FdArm
+---@field readable? integer
+---@field writable? integer
+---@field file? file*
+
+--- What `troupe.select` waits for.
+---@alias troupe.Arm troupe.Receiver|troupe.FdArm|"troupe.inbox"
+
+--- A value that one actor has at a time, see `troupe.mutex`.
+---@class troupe.Mutex: userdata
+local Mutex = {}
+
+--- fn(value), locked; stores what it returns unless that is nil.
+---@async
+---@param fn fun(value: any, flag: "abandoned"?): any
+---@param timeout? number seconds, default 30
+---@return any value
+---@return "abandoned"|"timeout"|nil flag
+function Mutex:with(fn, timeout) end
+
+--- Lock it. Parks while another actor has it. Raises if the caller has it.
+---@async
+---@param timeout? number seconds, default 30
+---@return any value a copy
+---@return "abandoned"|"timeout"|nil flag its last holder has ended with it; or nil, "timeout"
+function Mutex:lock(timeout) end
+
+--- The same without waiting.
+---@return any value
+---@return "abandoned"|"busy"|nil flag
+function Mutex:try_lock() end
+
+--- Unlock it, with a new value if one is given.
+---@param value? troupe.Sendable
+---@return true
+function Mutex:unlock(value) end
+
+--- A whole number that actors share, see `troupe.counter`.
+---@class troupe.Counter: userdata
+local Counter = {}
+
+---@param n? integer default 1
+---@return integer value what it is then
+function Counter:add(n) end
+
+---@return integer value
+function Counter:get() end
+
+---@param n integer
+---@return integer before
+function Counter:set(n) end
+
+--- Set it to n if it is expected.
+---@param expected integer
+---@param n integer
+---@return boolean done
+---@return integer? value what it is, if not done
+function Counter:cas(expected, n) end
+
 ---@class troupe
 ---@field args string[] [0]: the script; then its arguments
 ---@field version string
 ---@field log troupe.Log
+---@field inbox "troupe.inbox" the own mailbox, for select
 local troupe = {}
 
 --- Run fn as root actor in this Lua state, until nothing can happen any more.
@@ -294,9 +561,47 @@ function troupe.reply(from, value) end
 --- Could this be sent?
 ---@nodiscard
 ---@param value any
+---@param to_many? boolean as by a broadcast: nothing in it may move
 ---@return boolean ok
 ---@return string? why not
-function troupe.sendable(value) end
+function troupe.sendable(value, to_many) end
+
+--- A new channel: many senders, one receiver.
+---@param capacity? integer values, from 1; default: no limit
+---@return troupe.Sender? tx
+---@return troupe.Receiver|troupe.Err rx or err
+function troupe.channel(capacity) end
+
+--- An arm of `troupe.select`: fd can be read from.
+---@param fd integer|file*
+---@return troupe.FdArm arm
+function troupe.readable(fd) end
+
+--- An arm of `troupe.select`: fd can be written to.
+---@param fd integer|file*
+---@return troupe.FdArm arm
+function troupe.writable(fd) end
+
+--- Wait until one of several things is ready: the first in order. Takes nothing.
+--- A closed one is ready. Parks.
+---@async
+---@param arms troupe.Arm[] at least one, none of them twice
+---@param timeout? number seconds
+---@return integer? index
+---@return troupe.Err? err "timeout"; of an fd as wait_readable
+function troupe.select(arms, timeout) end
+
+--- A new mutex, which holds a value.
+---@param value? troupe.Sendable default true
+---@return troupe.Mutex? mutex
+---@return troupe.Err? err
+function troupe.mutex(value) end
+
+--- A new counter.
+---@param n? integer default 0
+---@return troupe.Counter? counter
+---@return troupe.Err? err
+function troupe.counter(n) end
 
 --- Park for so long, never shorter. 0 or less: as yield.
 ---@async
@@ -736,6 +1041,10 @@ function Behaviour:cancel_timer(id) end
 --- `handle_timeout()` runs when no message has come for s seconds.
 ---@param s? number nil: not any more
 function Behaviour:idle_timeout(s) end
+
+--- `handle_info(value)` runs for each value in the channel.
+---@param rx troupe.Receiver
+function Behaviour:add_channel(rx) end
 
 --- `handle_down(down)` runs when that actor ends.
 ---@param pid troupe.Dest

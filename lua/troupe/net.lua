@@ -171,14 +171,14 @@ end
 -- udp:send_to(data, host, port) or (data, path): see meta.lua.
 function net._send_to(socket, data, host, port)
   if port == nil then
-    return socket:_send_to(data, host)
+    return sockets.send_to(socket, data, host)
   end
   local addresses, err = net.resolve(host)
   if not addresses then
     return nil, err
   end
   return try_each(addresses, function(address)
-    return socket:_send_to(data, address, port)
+    return sockets.send_to(socket, data, address, port)
   end)
 end
 

@@ -160,8 +160,8 @@ describe("troupe.channel", function()
 
   helper.actor("closes when a sender is dropped in a message that nobody received", function()
     local tx, rx = troupe.channel()
-    local pid = troupe.spawn(function() troupe.receive_match "never" end)
-    pid:send { tx }
+    local pid = troupe.spawn(function() troupe.receive_match { never = 1 } end)
+    assert(pid:send { tx })
     tx:close()
     assert.same({ nil, "timeout" }, { rx:recv(0) })
     pid:kill()
@@ -359,6 +359,17 @@ describe("a receiver", function()
     end)())
     assert.is_true(same)
     assert.equal("one", value)
+  end)
+
+  helper.actor("does not go into its own channel", function()
+    local tx, rx = troupe.channel()
+    local text = "a receiver cannot be sent into its own channel"
+    assert.matches(text, select(2, pcall(tx.send, tx, { a = { rx } })))
+    assert.matches(text, select(2, pcall(tx.try_send, tx, rx)))
+    assert.equal(0, #rx)
+    tx:send { tx }
+    assert.is_true(rx:recv()[1]:send "back")
+    assert.equal("back", (rx:recv()))
   end)
 
   helper.actor("does not go to many: the error names the path", function()

@@ -558,6 +558,105 @@ describe("troupe.gen_server", function()
     gen_server.stop(server)
   end)
 
+  -- --------------------------------------------------------------- channels
+
+  -- Tells what it gets; "pause" lets the test fill all inboxes.
+  local function teller(...)
+    local B = gen_server.behaviour "teller"
+    function B:init(to, ...)
+      self.to = to
+      for _, rx in ipairs { ... } do
+        self:add_channel(rx)
+      end
+    end
+    function B:handle_info(message) troupe.send(self.to, message) end
+    function B:handle_timer(message) troupe.send(self.to, message) end
+    function B:handle_timeout() troupe.send(self.to, "idle") end
+    function B:handle_cast(seconds)
+      self:start_timer(seconds, "timer")
+      troupe.send(self.to, "paused")
+      troupe.receive_match(function(m) return m == "go" end)
+    end
+    function B:handle_call(seconds) self:idle_timeout(seconds) end
+    return assert(gen_server.start(B, { troupe.self(), ... }))
+  end
+
+  helper.actor("channels: values are for handle_info, after timers, before mail", function()
+    local tx1, rx1 = troupe.channel()
+    local tx2, rx2 = troupe.channel(10)
+    local server = teller(rx1, rx2)
+    server:cast(0)
+    assert.equal("paused", (helper.receive()))
+    server:send "mail"
+    tx2:send "second"
+    tx1:send "first"
+    tx1:send(false)
+    server:send "go"
+    for _, expected in ipairs { "timer", "first", false, "second", "mail" } do
+      assert.equal(expected, (helper.receive()))
+    end
+    -- And where it sleeps for one of them.
+    for i = 1, 3 do
+      helper.parked(server)
+      tx1:send(i)
+      assert.equal(i, (helper.receive()))
+      helper.parked(server)
+      server:send(-i)
+      assert.equal(-i, (helper.receive()))
+    end
+    gen_server.stop(server)
+    assert.same({ nil, "closed" }, { tx1:send(1) })
+  end)
+
+  helper.actor("channels: stop comes before what they hold", function()
+    local tx, rx = troupe.channel()
+    local server = teller(rx)
+    server:cast(60)
+    assert.equal("paused", (helper.receive()))
+    for i = 1, 10 do
+      tx:send(i)
+    end
+    local stopping = troupe.task(function() return gen_server.stop(server) end)
+    helper.parked(stopping.pid)
+    server:send "go"
+    assert.is_true(stopping:await(helper.DEADLINE))
+    helper.silence()
+  end)
+
+  helper.actor("channels: a closed one is forgotten; values count for the idle timeout", function()
+    local tx, rx = troupe.channel()
+    local server = teller(rx)
+    tx:send "last"
+    tx:close()
+    assert.equal("last", (helper.receive()))
+    server:send "mail"
+    assert.equal("mail", (helper.receive()))
+    local tx2, rx2 = troupe.channel()
+    local other = teller(rx2)
+    other:call(0.01)
+    assert.equal("idle", (helper.receive()))
+    tx2:send "awake"
+    assert.equal("awake", (helper.receive()))
+    assert.equal("idle", (helper.receive()))
+    helper.silence(0.03)
+    gen_server.stop(server)
+    gen_server.stop(other)
+  end)
+
+  helper.actor("channels: only a receiver will do, and once", function()
+    local tx, rx = troupe.channel()
+    local server = start()
+    local me = troupe.self()
+    do_in(server, function(self)
+      troupe.send(me, select(2, pcall(self.add_channel, self, tx)))
+      self:add_channel(rx)
+      troupe.send(me, select(2, pcall(self.add_channel, self, rx)))
+    end)
+    assert.matches("receiver expected, got userdata", (helper.receive()))
+    assert.matches("it was added before", (helper.receive()))
+    gen_server.stop(server)
+  end)
+
   -- ------------------------------------------------------- monitors, exits
 
   helper.actor("self:monitor brings handle_down; a foreign down is an info", function()

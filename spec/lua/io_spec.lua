@@ -242,6 +242,9 @@ describe("troupe.wait_readable", function()
     local done = helper.shell(("(echo abc; echo de) | %s run %s"):format(helper.quote(helper.bin),
       helper.quote(path)))
     assert.same({ status = 0, out = "5\n", err = "" }, done)
+    script = 'print(require("troupe").wait_readable(io.stdin))'
+    done = helper.run_script(script, { closed = true })
+    assert.same({ status = 0, out = "nil\tclosed\n", err = "" }, done)
   end)
 end)
 

@@ -302,4 +302,61 @@ describe("a stack overflow", function()
     local grown = rss() - rss_before
     assert(grown < 8 * 1024, grown .. " KiB more are resident")
   end, { limit = 120 })
+
+  -- MADV_PAGEOUT asks the kernel for what it does when memory is short.
+  helper.actor("stacks that were deep once go back under memory pressure", function()
+    ffi.cdef "int madvise(void *, size_t, int);"
+    local PAGEOUT, COUNT, KIB = 21, 200, 150
+
+    local function deep(root)
+      local function down(n)
+        if n == 0 then
+          return troupe.yield()
+        end
+        return (("x"):gsub("x", function() down(n - 1) end))
+      end
+      down(18) -- a buffer of 8 KiB each
+      troupe.send(root, troupe.info(troupe.self()).stack.high_water)
+      troupe.receive()
+    end
+
+    -- Ranges with pages that were given up, and how many KiB of them.
+    local function given_up()
+      local ranges, total, from, to = {}, 0, nil, nil
+      for line in io.lines "/proc/self/smaps" do
+        local a, b = line:match "^(%x+)-(%x+) "
+        if a then
+          from, to = tonumber(a, 16), tonumber(b, 16)
+        end
+        local kib = tonumber(line:match "^LazyFree:%s+(%d+)")
+        if kib and kib > 0 then
+          ranges[#ranges + 1] = { from, to - from }
+          total = total + kib
+        end
+      end
+      return total, ranges
+    end
+
+    local pids = {}
+    for i = 1, COUNT do
+      pids[i] = troupe.spawn(deep, troupe.self())
+    end
+    for _ = 1, COUNT do
+      local high_water = troupe.receive()
+      assert(high_water > KIB * 1024, high_water)
+    end
+    for i = 1, COUNT do
+      while troupe.info(pids[i]).state ~= "parked" do troupe.yield() end
+    end
+    local lazy, ranges = given_up()
+    assert(lazy > COUNT * 64, lazy .. " KiB were given up") -- what it has touched of them
+    local before = rss()
+    for _, r in ipairs(ranges) do
+      ffi.C.madvise(ffi.cast("void *", r[1]), r[2], PAGEOUT)
+    end
+    local left = given_up()
+    assert(left < lazy / 10, left .. " KiB are left")
+    assert(before - rss() > lazy * 0.8, "resident memory stays")
+    for i = 1, COUNT do troupe.kill(pids[i]) end
+  end, { limit = 60 })
 end)

@@ -1,10 +1,40 @@
 -- luacheck: no max line length
 --- Waiting for the first of several things.
 
+local ffi = require "ffi"
 local helper = require "spec.helper"
 local troupe = require "troupe"
 
+ffi.cdef [[
+  int pipe2(int fds[2], int flags);
+  int close(int fd);
+  intptr_t read(int fd, void *to, size_t size);
+  intptr_t write(int fd, const void *from, size_t size);
+]]
+
 local T = helper.DEADLINE
+local O_NONBLOCK, O_CLOEXEC = 0x800, 0x80000
+
+local function pipe()
+  local fds = ffi.new "int[2]"
+  assert(ffi.C.pipe2(fds, O_NONBLOCK + O_CLOEXEC) == 0)
+  return fds[0], fds[1]
+end
+
+local function close(...)
+  for _, fd in ipairs { ... } do
+    ffi.C.close(fd)
+  end
+end
+
+local function write(fd)
+  assert(ffi.C.write(fd, "x", 1) == 1)
+end
+
+local function read(fd)
+  local to = ffi.new "char[16]"
+  return tonumber(ffi.C.read(fd, to, 16))
+end
 
 describe("troupe.select", function()
   helper.actor("returns the first arm in order that is ready, and takes nothing", function()
@@ -120,6 +150,107 @@ describe("troupe.select", function()
     assert.equal(1, (troupe.select({ troupe.inbox }, T)))
     troupe.demonitor(ref)
     assert.same({ nil, "timeout" }, { troupe.select({ troupe.inbox }, 0) })
+  end)
+
+  helper.actor("waits for file descriptors, too, in order of the arms", function()
+    local r, w = pipe()
+    local tx, rx = troupe.channel()
+    local arms = { rx, troupe.readable(r), troupe.inbox, troupe.writable(w) }
+    assert.equal(4, (troupe.select(arms)))
+    arms[4] = nil
+    assert.same({ nil, "timeout" }, { troupe.select(arms, 0) })
+    assert.same({ nil, "timeout" }, { troupe.select(arms, 0.01) })
+    write(w)
+    assert.equal(2, (troupe.select(arms, T)))
+    tx:send(1)
+    assert.equal(1, (troupe.select(arms, T)))
+    rx:recv()
+    assert.equal(2, (troupe.select(arms, T)))
+    assert.equal(1, read(r))
+    assert.same({ nil, "timeout" }, { troupe.select(arms, 0) })
+    close(w)
+    assert.equal(2, (troupe.select(arms, T))) -- the end of a stream
+    close(r)
+  end)
+
+  helper.actor("wakes for a file descriptor, and forgets the others", function()
+    local me = troupe.self()
+    local r, w = pipe()
+    local r2, w2 = pipe()
+    local tx, rx = troupe.channel()
+    local arms = { rx, troupe.readable(r), troupe.readable(r2), troupe.inbox }
+    local function after_parked(fd)
+      return troupe.spawn(function()
+        helper.parked(me)
+        if fd then
+          local f = require "ffi"
+          pcall(f.cdef, "intptr_t write(int fd, const void *from, size_t size);")
+          f.C.write(fd, "x", 1)
+        else
+          tx:send(1)
+        end
+      end)
+    end
+    for _ = 1, 3 do
+      after_parked(w2)
+      assert.equal(3, (troupe.select(arms, T)))
+      read(r2)
+      after_parked(w)
+      assert.equal(2, (troupe.select(arms, T)))
+      read(r)
+      after_parked()
+      assert.equal(1, (troupe.select(arms, T)))
+      rx:recv()
+      -- The losing arms are gone: another actor may wait there, and what
+      -- comes ends no sleep of ours.
+      local other = troupe.task(function() return troupe.wait_readable(r, 10) end)
+      helper.parked(other.pid)
+      assert.same({ nil, "busy" }, { troupe.select({ troupe.readable(r) }, 1) })
+      write(w2)
+      local start = troupe.now()
+      troupe.sleep(0.01)
+      assert.is_true(troupe.now() - start >= 0.01)
+      read(r2)
+      write(w)
+      assert.is_true(other:await(T))
+      read(r)
+    end
+    close(r, w, r2, w2)
+  end)
+
+  helper.actor("leaves no arm behind when it is killed", function()
+    local r, w = pipe()
+    local pid = troupe.spawn(function()
+      local _, rx = troupe.channel()
+      troupe.select { rx, troupe.readable(r), troupe.inbox }
+    end)
+    helper.parked(pid)
+    assert.same({ nil, "busy" }, { troupe.select({ troupe.readable(r) }, T) })
+    pid:kill()
+    helper.ended(pid)
+    write(w)
+    assert.equal(1, (troupe.select({ troupe.readable(r) }, T)))
+    close(r, w)
+  end)
+
+  helper.actor("counts a closed file descriptor as ready, and refuses files", function()
+    local r, w = pipe()
+    local arm = troupe.readable(r)
+    close(r, w)
+    assert.equal(1, (troupe.select { arm }))
+    local path = helper.file("plain", "text")
+    local file = io.open(path)
+    local of_file = troupe.readable(file)
+    assert.matches("cannot be waited for", helper.misuse("select", { of_file }))
+    file:close()
+    for _, name in ipairs { "readable", "writable" } do
+      assert.matches("fd must be", helper.misuse(name, "1"))
+      assert.matches("fd must be", helper.misuse(name, -1))
+      assert.matches("fd must be", helper.misuse(name, 0.5))
+    end
+    assert.matches("arm 2 is the same as arm 1",
+      helper.misuse("select", { troupe.readable(3), troupe.readable(3) }))
+    assert.matches("arm 1 is no receiver", helper.misuse("select", { { readable = "x" } }))
   end)
 
   helper.actor("takes more arms than a few", function()

@@ -117,6 +117,7 @@ struct context {
     char *stack;
     void *fiber; /* TSan's */
     bool done, asleep;
+    bool woken;    /* has taken nothing since its sleep */
     bool in_slice; /* runs an actor for long: no other step of this worker */
     unsigned held; /* locks */
     int to_queue;  /* items it still brings in */
@@ -253,6 +254,7 @@ fall_asleep(unsigned self)
     now->asleep = true;
     switch_to_main();
     now->asleep = false;
+    now->woken = true;
     /* STR-2 acquire: sees what the waker wrote. Partner: wake_one. */
     uint32_t had =
         atomic_exchange_explicit(&m.permit[self], 0, memory_order_acquire);
@@ -266,10 +268,10 @@ queue(unsigned self, struct item *it)
     it->queued = true;
     if (self >= m.workers || draw(5) == 0) {
         tp_runq_inject(m.q, &it->node);
+        wake_one();
     } else {
-        tp_runq_push(m.q, self, &it->node);
+        tp_runq_push(m.q, self, &it->node); /* ours, or the monitor's: pick */
     }
-    wake_one();
 }
 
 static bool
@@ -282,9 +284,10 @@ look_for_work(unsigned self)
     if (n == NULL && (n = tp_runq_pop(m.q, self)) == NULL) {
         return false;
     }
-    if (tp_runq_local_len(m.q, self) > 0) {
+    if (now->woken && tp_runq_has_work(m.q)) {
         wake_one(); /* chain rule */
     }
+    now->woken = false;
     struct item *it = (struct item *)(void *)n;
     tp_check(it >= m.item && it < m.item + ITEMS);
     tp_check(it->queued && it->due > 0);
@@ -385,16 +388,28 @@ can_go_on(unsigned i)
     return !ctx[i].asleep || m.permit[i] != 0 || m.over;
 }
 
-/* Somebody who can go on; NULL: all are done or asleep without a permit. */
-static struct context *
-pick(void)
+static uint32_t
+find_able(struct context **can)
 {
-    struct context *can[CONTEXTS];
     uint32_t n = 0;
     for (unsigned i = 0; i < CONTEXTS; i++) {
         if (can_go_on(i)) {
             can[n++] = &ctx[i];
         }
+    }
+    return n;
+}
+
+/* Somebody who can go on; NULL: all are done or asleep without a permit. What
+ * waits behind a long slice is the monitor's. */
+static struct context *
+pick(void)
+{
+    struct context *can[CONTEXTS];
+    uint32_t n = find_able(can);
+    if (n == 0 && m.idle != 0 && tp_runq_has_work(m.q)) {
+        wake_one();
+        n = find_able(can);
     }
     return n == 0 ? end_slice() : can[draw(n)];
 }
@@ -423,6 +438,7 @@ set_up(uint64_t seed)
     }
     for (unsigned i = 0; i < CONTEXTS; i++) {
         ctx[i].done = ctx[i].asleep = ctx[i].in_slice = false;
+        ctx[i].woken = false;
         ctx[i].to_queue = (int)draw(most + 1);
     }
     tp_runq_start = (draw(2) == 0 ? 0u : 0x80000000u) - draw(12);

@@ -652,6 +652,65 @@ finish_runs_on_a_stack_that_is_reset(void **state)
     run(2, depth_root);
 }
 
+static void
+yield_once(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    tp_actor_yield(self);
+}
+
+/* Without a park above. */
+static void
+go_deep(struct tp_actor *self)
+{
+    deep(self, 190, yield_once);
+}
+
+static void
+park_shortly(struct tp_actor *self, unsigned times)
+{
+    for (unsigned i = 0; i < times; i++) {
+        CHECK_EQ(tp_actor_sleep(self, tp_now_ns() + MS / 100), 0);
+    }
+}
+
+/* At the first park that finds 64 KiB of dead stack, then each 64th. */
+static void
+shrink_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    park_shortly(self, 70);
+    CHECK_EQ(self->shrinks, 0); /* shallow */
+    go_deep(self);
+    tp_check(self->low_water < self->stack.hi - 180000);
+    CHECK_EQ(self->shrinks, 0);
+    park_shortly(self, 1);
+    CHECK_EQ(self->shrinks, 1);
+    tp_check(self->low_water > self->stack.hi - 20000);
+    go_deep(self);
+    park_shortly(self, 63);
+    CHECK_EQ(self->shrinks, 1);
+    park_shortly(self, 1);
+    CHECK_EQ(self->shrinks, 2);
+}
+
+static void
+shrink_at_first_park(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    go_deep(self);
+    CHECK_EQ(tp_actor_sleep(self, tp_now_ns() + MS / 100), 0);
+    CHECK_EQ(self->shrinks, 1);
+}
+
+static void
+what_a_deep_stack_leaves_dead_is_given_back_at_a_park(void **state)
+{
+    (void)state;
+    run(1, shrink_root);
+    run(1, shrink_at_first_park);
+}
+
 /* The steps of a death, as another actor and the finalizer see them. */
 static void
 finish_sees(struct tp_actor *self, void *arg)
@@ -972,6 +1031,7 @@ main(void)
         cmocka_unit_test(the_unkillable_can_exit),
         cmocka_unit_test(a_finalizer_cannot_wait),
         cmocka_unit_test(finish_runs_on_a_stack_that_is_reset),
+        cmocka_unit_test(what_a_deep_stack_leaves_dead_is_given_back_at_a_park),
         cmocka_unit_test(resources_go_before_the_finalizer_and_notices_after),
         cmocka_unit_test(what_it_holds_is_given_up_once_and_first),
         cmocka_unit_test(an_end_comes_too_late_for_one_that_ends),

@@ -770,6 +770,19 @@ handles_arrive_and_can_be_listed(void **state)
 }
 
 static void
+a_look_at_a_handle_is_told_apart(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(encode(f, "return {handle(1)}"), 0);
+    lua_settop(f->to, 0);
+    assert_int_equal(tp_peek(f->to, f->buf.p, f->buf.len), 1);
+    assert_true(peeked);
+    assert_int_equal(tp_decode(f->to, f->buf.p, f->buf.len), 1);
+    assert_false(peeked);
+    lua_settop(f->to, 0);
+}
+
+static void
 handles_may_be_upvalues(void **state)
 {
     struct fixture *f = *state;
@@ -1423,6 +1436,7 @@ main(void)
         TEST(a_module_that_is_missing_there_is_named),
         TEST(many_upvalues_arrive),
         TEST(handles_arrive_and_can_be_listed),
+        TEST(a_look_at_a_handle_is_told_apart),
         TEST(handles_may_be_upvalues),
         TEST(errors_name_the_path),
         TEST(errors_name_upvalues),

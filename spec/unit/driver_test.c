@@ -31,6 +31,10 @@ run(unsigned schedulers, actor_fn root)
     assert_int_equal(run_in(schedulers, root, NULL), TP_REASON_NORMAL);
 }
 
+/* Waits of those who use ids, of pipes and sockets, are tp_fd_wait_own. */
+static bool own;
+static uint32_t ids[2048];
+
 /* On one, two and four schedulers, one run after the other. */
 static void
 run_on_all(actor_fn root)
@@ -45,6 +49,17 @@ run_on_all(actor_fn root)
     {                                                                          \
         (void)state;                                                           \
         run_on_all(root);                                                      \
+    }
+
+/* Twice: the fds are any, and our own. */
+#define TEST_BOTH(name, root)                                                  \
+    static void name(void **state)                                             \
+    {                                                                          \
+        (void)state;                                                           \
+        run_on_all(root);                                                      \
+        own = true;                                                            \
+        run_on_all(root);                                                      \
+        own = false;                                                           \
     }
 
 /* -- helpers --------------------------------------------------------------- */
@@ -72,17 +87,28 @@ waits(void)
 }
 
 static void
+note_ids(const int p[2])
+{
+    for (int i = 0; i < 2; i++) {
+        tp_check(p[i] < 2048);
+        ids[p[i]] = own ? tp_fd_own(p[i]) : 0;
+        tp_check(own == (ids[p[i]] != 0));
+    }
+}
+
+static void
 make_pipe(int p[2])
 {
     CHECK_EQ(pipe2(p, O_NONBLOCK | O_CLOEXEC), 0);
+    note_ids(p);
 }
 
 static void
 make_pair(int p[2])
 {
-    CHECK_EQ(
-        socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, p),
-        0);
+    int type = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
+    CHECK_EQ(socketpair(AF_UNIX, type, 0, p), 0);
+    note_ids(p);
 }
 
 static void
@@ -128,7 +154,6 @@ drain(int fd)
 struct waiter {
     int fd;
     enum tp_fd_dir dir;
-    uint64_t deadline_ns; /* 0: patience */
     int rc;
     int err;
     counter woken;
@@ -139,8 +164,7 @@ static void
 body_wait_fd(struct tp_actor *self, void *arg)
 {
     struct waiter *w = arg;
-    w->rc = tp_fd_wait(self, w->fd, w->dir,
-                       w->deadline_ns == 0 ? patience() : w->deadline_ns);
+    w->rc = tp_fd_wait_own(self, w->fd, ids[w->fd], w->dir, patience());
     w->err = errno;
     add(&w->woken, 1);
 }
@@ -268,7 +292,7 @@ what_is_ready(struct tp_actor *self, void *unused)
     CHECK_EQ(known(), 0);
 }
 
-TEST_ON_ALL(what_is_ready_already_ends_the_wait, what_is_ready)
+TEST_BOTH(what_is_ready_already_ends_the_wait, what_is_ready)
 
 static void
 expect_error(struct tp_actor *self, int fd, int err)
@@ -343,7 +367,7 @@ second_waiter(struct tp_actor *self, void *unused)
     close_both(p);
 }
 
-TEST_ON_ALL(a_second_waiter_is_refused_and_the_first_one_stays, second_waiter)
+TEST_BOTH(a_second_waiter_is_refused_and_the_first_one_stays, second_waiter)
 
 static void
 two_directions(struct tp_actor *self, void *unused)
@@ -365,7 +389,7 @@ two_directions(struct tp_actor *self, void *unused)
     close_both(p);
 }
 
-TEST_ON_ALL(both_directions_of_an_fd_wait_apart, two_directions)
+TEST_BOTH(both_directions_of_an_fd_wait_apart, two_directions)
 
 static void
 hang_up(struct tp_actor *self, void *unused)
@@ -383,7 +407,7 @@ hang_up(struct tp_actor *self, void *unused)
     tp_fd_close(p[0]);
 }
 
-TEST_ON_ALL(a_hang_up_wakes_both_directions, hang_up)
+TEST_BOTH(a_hang_up_wakes_both_directions, hang_up)
 
 #define CROWD 300
 
@@ -409,7 +433,7 @@ crowd(struct tp_actor *self, void *unused)
     CHECK_EQ(known(), 0);
 }
 
-TEST_ON_ALL(a_crowd_is_woken_one_by_one, crowd)
+TEST_BOTH(a_crowd_is_woken_one_by_one, crowd)
 
 /* --- the end of a wait --- */
 
@@ -456,14 +480,14 @@ killed(struct tp_actor *self, void *unused)
     end_with(w.pid, TP_REASON_KILLED);
     CHECK_EQ(join_kind(self, w.pid), TP_REASON_KILLED);
     CHECK_EQ(waits(), 0);
-    CHECK_EQ(known(), 0);
+    CHECK_EQ(known(), own); /* it is the fd's, not the wait's */
     CHECK_EQ(get(&r.woken) + get(&w.woken), 0);
     put_byte(p[1]);
     CHECK_EQ(tp_fd_wait(self, p[0], TP_FD_READ, patience()), 0);
     close_both(p);
 }
 
-TEST_ON_ALL(the_end_of_an_actor_leaves_no_trace_of_its_waits, killed)
+TEST_BOTH(the_end_of_an_actor_leaves_no_trace_of_its_waits, killed)
 
 static void
 closed(struct tp_actor *self, void *unused)
@@ -484,7 +508,7 @@ closed(struct tp_actor *self, void *unused)
     tp_fd_close(-1);
 }
 
-TEST_ON_ALL(a_close_wakes_both_directions, closed)
+TEST_BOTH(a_close_wakes_both_directions, closed)
 
 /* --- numbers that are used again --- */
 
@@ -598,6 +622,322 @@ an_fd_is_opened_again_and_again(void **state)
     run(2, cycles);
 }
 
+/* --- fds of our own --- */
+
+/* Events come in the order in which they were made: those of before are
+ * delivered when this returns. */
+static void
+let_events_come(struct tp_actor *self)
+{
+    int e = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+    CHECK_EQ(tp_fd_wait(self, e, TP_FD_READ, patience()), 0);
+    tp_fd_close(e);
+}
+
+static int
+wait_own(struct tp_actor *self, int fd, uint64_t ns)
+{
+    return tp_fd_wait_own(self, fd, ids[fd], TP_FD_READ, tp_now_ns() + ns);
+}
+
+static void
+early_event(struct tp_actor *self, void *unused)
+{
+    int p[2];
+    (void)unused;
+    make_pair(p);
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    put_byte(p[1]);
+    let_events_come(self);
+    CHECK_EQ(wait_own(self, p[0], PATIENCE_NS), 0);
+    tp_check(has_byte(p[0]));
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    /* What was used up meanwhile is told all the same, once. */
+    put_byte(p[1]);
+    let_events_come(self);
+    tp_check(has_byte(p[0]));
+    CHECK_EQ(wait_own(self, p[0], PATIENCE_NS), 0);
+    tp_check(!has_byte(p[0]));
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    /* One who does not own it takes nothing away. */
+    CHECK_EQ(tp_fd_arm(self, p[0], TP_FD_READ), 0);
+    put_byte(p[1]);
+    CHECK_EQ(tp_actor_park(self, patience()), 0);
+    tp_check(tp_fd_disarm(self, p[0], TP_FD_READ));
+    CHECK_EQ(wait_own(self, p[0], PATIENCE_NS), 0);
+    close_both(p);
+}
+
+/* The byte and the end come at once, and the reader takes the byte. */
+static void
+end_of_stream(struct tp_actor *self, void *unused)
+{
+    int p[2], q[2];
+    (void)unused;
+    make_pair(p);
+    make_pipe(q);
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    CHECK_EQ(wait_own(self, q[0], MS), TROUPE_ETIMEOUT);
+    put_byte(p[1]);
+    put_byte(q[1]);
+    tp_fd_close(p[1]);
+    tp_fd_close(q[1]);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(wait_own(self, p[0], PATIENCE_NS), 0);
+        CHECK_EQ(wait_own(self, q[0], PATIENCE_NS), 0);
+        CHECK_EQ(has_byte(p[0]), i == 0);
+        CHECK_EQ(has_byte(q[0]), i == 0);
+    }
+    tp_fd_close(p[0]);
+    tp_fd_close(q[0]);
+}
+
+static void
+stale_id(struct tp_actor *self, void *unused)
+{
+    int p[2];
+    (void)unused;
+    make_pipe(p);
+    uint32_t old = ids[p[0]];
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    close_both(p);
+    for (int again = 0; again < 2; again++) {
+        CHECK_EQ(tp_fd_wait_own(self, p[0], old, TP_FD_READ, TP_NEVER),
+                 TROUPE_ECLOSED);
+        CHECK_EQ(tp_fd_wait_own(self, p[0], old, TP_FD_READ, 0),
+                 TROUPE_ECLOSED);
+        if (again == 0) {
+            int q[2];
+            make_pipe(q);
+            CHECK_EQ(q[0], p[0]);
+        }
+    }
+    close_both(p);
+    CHECK_EQ(known(), 0);
+}
+
+/* It was told of the event, and ends before it has looked. */
+static void
+arm_park_and_end(struct tp_actor *self, void *arg)
+{
+    int *fd = arg;
+    CHECK_EQ(tp_fd_arm(self, *fd, TP_FD_READ), 0);
+    CHECK_EQ(tp_actor_park(self, patience()), 0);
+}
+
+static void
+passed_on(struct tp_actor *self, void *unused)
+{
+    int p[2];
+    (void)unused;
+    make_pair(p);
+    CHECK_EQ(wait_own(self, p[0], MS), TROUPE_ETIMEOUT);
+    troupe_pid pid = spawn(arm_park_and_end, &p[0]);
+    YIELD_UNTIL(self, state_of(pid) == TP_PARKED);
+    put_byte(p[1]);
+    join_kind(self, pid);
+    CHECK_EQ(wait_own(self, p[0], PATIENCE_NS), 0);
+    close_both(p);
+}
+
+#define MUCH FEWER(4000000)
+
+struct flow {
+    int ends[2];
+    uint64_t sent;
+};
+
+static void
+send_much(struct tp_actor *self, void *arg)
+{
+    static const char block[3000];
+    struct flow *f = arg;
+    int fd = f->ends[1];
+    while (f->sent < MUCH) {
+        ssize_t n = write(fd, block, 1 + f->sent % sizeof block);
+        if (n > 0) {
+            f->sent += (uint64_t)n;
+        } else {
+            CHECK_EQ(tp_fd_wait_own(self, fd, ids[fd], TP_FD_WRITE, patience()),
+                     0);
+        }
+    }
+    tp_fd_close(fd);
+}
+
+/* A read that did not fill its room is as good as one that failed. */
+static void
+much(struct tp_actor *self, void *unused)
+{
+    struct flow f = {.sent = 0};
+    uint64_t got = 0;
+    char block[5000];
+    ssize_t n;
+    (void)unused;
+    make_pair(f.ends);
+    troupe_pid pid = spawn(send_much, &f);
+    while ((n = read(f.ends[0], block, sizeof block)) != 0) {
+        got += n > 0 ? (uint64_t)n : 0;
+        if (n < (ssize_t)sizeof block) {
+            CHECK_EQ(wait_own(self, f.ends[0], PATIENCE_NS), 0);
+        }
+    }
+    CHECK_EQ(join_kind(self, pid), TP_REASON_NORMAL);
+    CHECK_EQ(got, f.sent);
+    tp_fd_close(f.ends[0]);
+}
+
+#define TEST_OWN(name, root)                                                   \
+    static void name(void **state)                                             \
+    {                                                                          \
+        (void)state;                                                           \
+        own = true;                                                            \
+        run_on_all(root);                                                      \
+        own = false;                                                           \
+    }
+
+TEST_OWN(an_event_that_meets_nobody_is_kept, early_event)
+TEST_OWN(the_end_of_a_stream_is_told_again_and_again, end_of_stream)
+TEST_OWN(an_id_does_not_outlive_its_fd, stale_id)
+TEST_OWN(an_event_is_passed_on_by_who_ends, passed_on)
+TEST_OWN(much_flows_without_a_lost_event, much)
+
+/* --- who takes events --- */
+
+/* One that never waits, only looks whether it should give way. */
+static void
+loop_of_checkpoints(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    int p[2];
+    (void)unused;
+    make_pipe(p);
+    start_waiter(self, &w, p[0], TP_FD_READ);
+    put_byte(p[1]);
+    uint64_t give_up_ns = patience();
+    while (get(&w.woken) == 0) {
+        tp_check(tp_now_ns() < give_up_ns);
+        tp_actor_checkpoint();
+    }
+    end_of_waiter(self, &w, 0);
+    close_both(p);
+}
+
+TEST_BOTH(a_loop_of_checkpoints_lets_events_through, loop_of_checkpoints)
+
+static void
+loop_without_checkpoints(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    int p[2];
+    (void)unused;
+    make_pipe(p);
+    for (int i = 0; i < 10; i++) {
+        start_waiter(self, &w, p[0], TP_FD_READ);
+        put_byte(p[1]);
+        SPIN_UNTIL(get(&w.woken) == 1);
+        end_of_waiter(self, &w, 0);
+        tp_check(has_byte(p[0]));
+        set(&w.woken, 0);
+    }
+    close_both(p);
+}
+
+/* One of two schedulers is stuck; whoever of them polled last. */
+static void
+a_loop_without_checkpoints_does_not_hold_up_events(void **state)
+{
+    (void)state;
+    run(2, loop_without_checkpoints);
+    run(4, loop_without_checkpoints);
+}
+
+static void
+sleepers(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    int p[2];
+    (void)unused;
+    make_pipe(p);
+    start_waiter(self, &w, p[0], TP_FD_READ);
+    for (uint64_t i = 0; i < 100; i++) {
+        uint64_t until = tp_now_ns() + i * 10000;
+        CHECK_EQ(tp_actor_sleep(self, until), 0);
+        tp_check(tp_now_ns() >= until);
+    }
+    put_byte(p[1]);
+    end_of_waiter(self, &w, 0);
+    close_both(p);
+}
+
+TEST_BOTH(timers_go_off_while_an_fd_is_waited_for, sleepers)
+
+/* What is no event wakes who polls, too. */
+static void *
+push_numbers(void *arg)
+{
+    const troupe_pid *to = arg;
+    for (uint64_t i = 0; i < 200; i++) {
+        SPIN_UNTIL(tp_sched_all_sleep());
+        CHECK_EQ(push_num(*to, i), 0);
+    }
+    return NULL;
+}
+
+static void
+mail_from_outside(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    pthread_t thread;
+    int p[2];
+    (void)unused;
+    make_pipe(p);
+    start_waiter(self, &w, p[0], TP_FD_READ);
+    pthread_create(&thread, NULL, push_numbers, &self->pid);
+    for (uint64_t i = 0; i < 200; i++) {
+        CHECK_EQ(recv_num_ever(self), i);
+    }
+    pthread_join(thread, NULL);
+    put_byte(p[1]);
+    end_of_waiter(self, &w, 0);
+    close_both(p);
+}
+
+TEST_BOTH(mail_from_outside_wakes_who_polls, mail_from_outside)
+
+static bool
+is_driver_fd(int fd)
+{
+    char path[32], name[64] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    return readlink(path, name, sizeof name - 1) > 0 &&
+           (strcmp(name, "anon_inode:[eventpoll]") == 0 ||
+            strcmp(name, "anon_inode:[eventfd]") == 0);
+}
+
+static void
+fds_of_the_driver(struct tp_actor *self, void *unused)
+{
+    struct waiter w = {0};
+    int p[2], met = 0;
+    (void)unused;
+    make_pipe(p);
+    start_waiter(self, &w, p[0], TP_FD_READ);
+    for (int fd = 0; fd < 1000; fd++) {
+        if (is_driver_fd(fd)) {
+            CHECK_EQ(tp_fd_wait(self, fd, TP_FD_READ, TP_NEVER), TROUPE_EINVAL);
+            CHECK_EQ(errno, EBADF);
+            met++;
+        }
+    }
+    CHECK_EQ(met, 2);
+    put_byte(p[1]);
+    end_of_waiter(self, &w, 0);
+    close_both(p);
+}
+
+TEST_ON_ALL(the_fds_of_the_driver_are_nobodys_business, fds_of_the_driver)
+
 /* --- two steps --- */
 
 static void
@@ -621,6 +961,7 @@ two_steps(struct tp_actor *self, void *unused)
         CHECK_EQ(waits(), 0);
         tp_check(has_byte(first ? p[0] : q[0]));
     }
+    tp_check(!tp_fd_disarm(self, q[0], TP_FD_READ)); /* is not armed */
     CHECK_EQ(tp_fd_arm(self, p[0], TP_FD_READ), 0);
     tp_fd_close(p[0]);
     CHECK_EQ(tp_actor_park(self, patience()), 0);
@@ -629,7 +970,7 @@ two_steps(struct tp_actor *self, void *unused)
     close_both(q);
 }
 
-TEST_ON_ALL(an_actor_waits_for_several_fds_at_once, two_steps)
+TEST_BOTH(an_actor_waits_for_several_fds_at_once, two_steps)
 
 static void
 arm_and_end(struct tp_actor *self, void *arg)
@@ -941,6 +1282,16 @@ main(void)
         cmocka_unit_test(an_fd_closed_by_others_is_found_out),
         cmocka_unit_test(an_event_of_an_earlier_file_wakes_nobody),
         cmocka_unit_test(an_fd_is_opened_again_and_again),
+        cmocka_unit_test(an_event_that_meets_nobody_is_kept),
+        cmocka_unit_test(the_end_of_a_stream_is_told_again_and_again),
+        cmocka_unit_test(an_id_does_not_outlive_its_fd),
+        cmocka_unit_test(an_event_is_passed_on_by_who_ends),
+        cmocka_unit_test(much_flows_without_a_lost_event),
+        cmocka_unit_test(a_loop_of_checkpoints_lets_events_through),
+        cmocka_unit_test(a_loop_without_checkpoints_does_not_hold_up_events),
+        cmocka_unit_test(timers_go_off_while_an_fd_is_waited_for),
+        cmocka_unit_test(mail_from_outside_wakes_who_polls),
+        cmocka_unit_test(the_fds_of_the_driver_are_nobodys_business),
         cmocka_unit_test(an_actor_waits_for_several_fds_at_once),
         cmocka_unit_test(what_is_armed_at_an_end_is_released),
         cmocka_unit_test(a_run_goes_on_while_an_actor_waits_for_an_fd),

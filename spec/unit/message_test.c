@@ -89,6 +89,103 @@ drop_calls_the_hook_for_handles_only(void **state)
     tp_msg_set_drop(NULL);
 }
 
+/* A message that names another one, as a channel that is queued in a channel
+ * does. */
+static void
+drop_nested(struct tp_msg *m)
+{
+    struct tp_msg *inner;
+    memcpy(&inner, m->data, sizeof inner);
+    dropped++;
+    if (inner != NULL) {
+        tp_msg_drop(inner);
+    }
+}
+
+static void
+drop_needs_no_stack_for_what_is_nested(void **state)
+{
+    struct tp_msg *outer = NULL;
+    (void)state;
+    dropped = 0;
+    for (int i = 0; i < 1000000; i++) {
+        struct tp_msg *m = tp_msg_new(sizeof outer);
+        assert_non_null(m);
+        m->flags = TP_MSG_HAS_HANDLES;
+        memcpy(m->data, &outer, sizeof outer);
+        outer = m;
+    }
+    tp_msg_set_drop(drop_nested);
+    tp_msg_drop(outer);
+    assert_int_equal(dropped, 1000000);
+    tp_msg_set_drop(NULL);
+}
+
+static int unsent, retained;
+
+static void
+note_unsent(struct tp_msg *m)
+{
+    unsent += (m->flags & TP_MSG_UNSENT) != 0;
+    dropped++;
+}
+
+static void
+note_retained(struct tp_msg *m)
+{
+    assert_int_equal(m->data[0], 'x');
+    retained++;
+}
+
+static void
+what_was_not_sent_is_told_to_the_hook(void **state)
+{
+    struct tp_msg *m[2];
+    (void)state;
+    dropped = unsent = 0;
+    tp_msg_set_drop(note_unsent);
+    for (int i = 0; i < 2; i++) {
+        m[i] = tp_msg_new(1);
+        m[i]->flags = TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
+    }
+    tp_msg_drop(m[0]);
+    assert_int_equal(unsent, 0);
+    tp_msg_unsend(m[1]);
+    assert_int_equal(unsent, 1);
+    assert_int_equal(dropped, 2);
+    tp_msg_unsend(tp_msg_new(1)); /* one that names nothing */
+    assert_int_equal(dropped, 2);
+    tp_msg_set_drop(NULL);
+}
+
+static void
+a_copy_has_its_own_references(void **state)
+{
+    struct tp_msg *m = tp_msg_new(1);
+    (void)state;
+    retained = 0;
+    tp_msg_set_retain(note_retained);
+    m->data[0] = 'x';
+    m->from = 7;
+    m->ref = 9;
+    m->kind = 3;
+    struct tp_msg *copy = tp_msg_copy(m);
+    assert_int_equal(copy->data[0], 'x');
+    assert_int_equal(copy->from, 7);
+    assert_int_equal(copy->ref, 0);
+    assert_int_equal(copy->kind, 0);
+    assert_int_equal(copy->flags, 0);
+    assert_int_equal(retained, 0);
+    tp_msg_free(copy);
+    m->flags = TP_MSG_HAS_HANDLES | TP_MSG_HAS_OBJECTS;
+    copy = tp_msg_copy(m);
+    assert_int_equal(copy->flags, m->flags);
+    assert_int_equal(retained, 1);
+    tp_msg_free(copy);
+    tp_msg_free(m);
+    tp_msg_set_retain(NULL);
+}
+
 static void
 many_live_messages_are_apart(void **state)
 {
@@ -205,6 +302,9 @@ main(void)
         cmocka_unit_test(size_beyond_32_bits_fails),
         cmocka_unit_test(no_memory_is_null),
         cmocka_unit_test(drop_calls_the_hook_for_handles_only),
+        cmocka_unit_test(drop_needs_no_stack_for_what_is_nested),
+        cmocka_unit_test(what_was_not_sent_is_told_to_the_hook),
+        cmocka_unit_test(a_copy_has_its_own_references),
         cmocka_unit_test(many_live_messages_are_apart),
         cmocka_unit_test(a_million_from_one_thread_to_another),
     };

@@ -81,6 +81,32 @@ no_memory_is_a_reason_of_its_own(void **state)
     assert_ptr_equal(r, tp_reason_const(TP_REASON_MEMORY));
 }
 
+static int objects_released;
+
+static void
+release_objects(struct tp_reason *r)
+{
+    assert_int_equal(r->data[0], 'x');
+    objects_released++;
+}
+
+static void
+the_last_one_releases_what_a_reason_names(void **state)
+{
+    (void)state;
+    tp_reason_release = release_objects;
+    struct tp_reason *r = tp_reason_new("x", 1);
+    tp_reason_unref(r);
+    assert_int_equal(objects_released, 0);
+    r = tp_reason_new("x", 1);
+    r->has_objects = true;
+    tp_reason_unref(tp_reason_ref(r));
+    assert_int_equal(objects_released, 0);
+    tp_reason_unref(r);
+    assert_int_equal(objects_released, 1);
+    tp_reason_release = NULL;
+}
+
 #define THREADS 4
 
 static void *
@@ -122,6 +148,7 @@ main(void)
         cmocka_unit_test(a_value_is_a_copy),
         cmocka_unit_test(an_empty_value_is_a_value),
         cmocka_unit_test(no_memory_is_a_reason_of_its_own),
+        cmocka_unit_test(the_last_one_releases_what_a_reason_names),
         cmocka_unit_test(threads_share_one_reason),
     };
     return cmocka_run_group_tests_name("reason", tests, NULL, NULL);

@@ -190,7 +190,7 @@ find_work(struct worker *w)
         n = tp_runq_steal(l->q, w->self, (uint32_t)draw(w));
         w->steals += n != NULL;
     }
-    if (n != NULL && tp_runq_local_len(l->q, w->self) > 0) {
+    if (n != NULL && tp_runq_has_work(l->q)) {
         wake_one(l); /* chain rule */
     }
     return n;

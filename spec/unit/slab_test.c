@@ -105,10 +105,21 @@ last_chunk_is_reused_first(void **state)
     tp_slab_put(TP_SLAB_BIRTH, a);
 }
 
+/* As the monitor does when nothing runs. */
+static void
+trim_all(void)
+{
+    tp_slab_thread_flush();
+    while (tp_slab_trim()) {
+    }
+    assert_int_equal(tp_slab_excess(), 0);
+}
+
 static void
 mass_death_gives_memory_back(void **state)
 {
     (void)state;
+    trim_all();
     tp_slab_set_retain(1 << 20);
     for (int k = 0; k < TP_SLAB_KINDS; k++) {
         enum tp_slab_kind kind = (enum tp_slab_kind)k;
@@ -116,6 +127,13 @@ mass_death_gives_memory_back(void **state)
         size_t top = stats_now().mapped_bytes;
         give_many(kind, MANY);
         struct tp_slab_stats s = stats_now();
+        assert_int_equal(s.out[kind], 0);
+        assert_int_equal(s.mapped_bytes, top); /* not while they die */
+        assert_true(tp_slab_excess() > 0);
+        assert_true(tp_slab_trim());
+        assert_int_equal(stats_now().out[kind], 0);
+        trim_all();
+        s = stats_now();
         assert_int_equal(s.out[kind], 0);
         assert_true(s.pooled[kind] * tp_slab_bytes(kind) <= 1 << 20);
         assert_true(s.mapped_bytes < top);
@@ -129,10 +147,12 @@ holes_go_cold_and_serve_again(void **state)
     (void)state;
     tp_slab_set_retain(0);
     take_many(TP_SLAB_SMALL, MANY);
+    trim_all(); /* what a batch had over */
     struct tp_slab_stats before = stats_now();
     for (int i = 0; i < MANY; i += 2) {
         tp_slab_put(TP_SLAB_SMALL, held[i]);
     }
+    trim_all();
     struct tp_slab_stats s = stats_now();
     assert_int_equal(s.pooled[TP_SLAB_SMALL], 0);
     assert_int_equal(s.cold[TP_SLAB_SMALL],
@@ -230,9 +250,13 @@ threads_share_and_flush_at_exit(void **state)
         printf("seed %d: %llu\n", i, (unsigned long long)seed[i]);
         assert_int_equal(pthread_create(&t[i], NULL, swap_chunks, &seed[i]), 0);
     }
+    for (uint64_t end = tp_now_ns() + 50000000; tp_now_ns() < end;) {
+        tp_slab_trim(); /* beside them */
+    }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(t[i], NULL);
     }
+    trim_all();
     assert_int_equal(stats_now().out[TP_SLAB_SMALL], 0);
 }
 

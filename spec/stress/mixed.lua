@@ -1,0 +1,111 @@
+-- What the stress tests run: one of everything that Lua code does, with a result
+-- that depends on a number alone, and kills at random moments of it.
+local troupe = require "troupe"
+
+local M = {}
+
+-- One of everything that Lua code does; a number that depends on seed alone.
+function M.work(seed)
+  local ffi = require "ffi"
+  local has_buffer, buffer = pcall(require, "string.buffer")
+  local sum, words = 0, {}
+  for i = 1, 60 do
+    local w = ("w%d-%x"):format(i * seed % 97, i * seed)
+    words[#words + 1] = w
+    words[w] = (words[w] or 0) + i
+    sum = sum + #w + words[w]
+  end
+  table.sort(words, function(a, b) return a < b end)
+  sum = sum + words[1]:byte(-1) * 3 + words[#words]:byte(-1)
+  local text = table.concat(words, " ")
+  sum = sum + #text:gsub("%d+", function(d) return d + seed % 7 end)
+  local ok, err = pcall(function() error { seed = seed } end)
+  sum = sum + (ok and 1e9 or err.seed)
+  local ok2, handled = xpcall(function() return nil + seed end, function() return seed * 2 end)
+  sum = sum + (ok2 and 1e9 or handled)
+  local acc = coroutine.wrap(function(a)
+    while true do
+      local inner = coroutine.wrap(function(b) coroutine.yield(b + 1) end)
+      a = inner(a) + coroutine.yield(a)
+    end
+  end)
+  sum = sum + acc(1)
+  for i = 1, 20 do
+    sum = sum + acc(i) % 1000
+  end
+  local p = ffi.new("double[?]", 32)
+  local n = 0LL
+  for i = 0, 31 do
+    p[i] = i * 0.25 + seed
+    n = n * 3LL + i
+  end
+  for i = 0, 31 do
+    sum = sum + p[i]
+  end
+  sum = sum + tonumber(n % 1000LL)
+  if has_buffer then
+    local back = buffer.decode(buffer.encode { seed, { a = { seed } } })
+    sum = sum + back[1] + back[2].a[1]
+  end
+  local f = assert(loadstring "local x = ... local y = 0 for i = 1, x do y = y + i end return y")
+  sum = sum + f(seed % 50)
+  local u = newproxy(true)
+  getmetatable(u).__gc = function() return #words end
+  setmetatable({}, { __index = function() return seed end })
+  return sum
+end
+
+function M.expected(rounds, seed)
+  local total = 0
+  for r = 1, rounds do
+    total = (total + M.work(seed + r)) % 1e9
+  end
+  return total
+end
+
+function M.body(me, what, rounds, seed)
+  local total = 0
+  for r = 1, rounds do
+    total = (total + what(seed + r)) % 1e9
+  end
+  troupe.send(me, { seed = seed, total = total })
+end
+
+local function rss()
+  local f = assert(io.open "/proc/self/status")
+  local kib = tonumber(f:read("*a"):match "VmRSS:%s+(%d+)")
+  f:close()
+  return kib
+end
+
+-- Kills count actors at random moments of their work, twenty live at once.
+local function storm(count)
+  local live = {}
+  for i = 1, count + 20 do
+    if i <= count then
+      local pid, ref = troupe.spawn_opt({ monitor = true,
+        jit = ({ true, false, "auto" })[i % 3 + 1] },
+        M.body, troupe.self(), M.work, 1e9, i)
+      live[#live + 1] = { pid, ref }
+    end
+    if #live > 20 or i > count then
+      local one = table.remove(live, math.random(#live))
+      troupe.sleep(math.random() * 0.002)
+      troupe.kill(one[1])
+      assert(troupe.await_down(one[2]) == "killed")
+    end
+  end
+end
+
+--- Kills so many and returns by how many KiB the process has grown.
+function M.kill(count, seed)
+  math.randomseed(seed)
+  storm(100)
+  collectgarbage()
+  local before = rss()
+  storm(count)
+  collectgarbage()
+  return rss() - before
+end
+
+return M
