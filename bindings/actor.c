@@ -10,7 +10,6 @@
 #include "handle.h"
 #include "run/runtime.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +27,7 @@ check_count(lua_State *L, const char *key, double min, double max)
 {
     double v = lua_tonumber(L, -1);
     if (lua_type(L, -1) != LUA_TNUMBER || !(v >= min && v <= max) ||
-        v != floor(v)) {
+        !tp_is_whole(v)) {
         luaL_error(L, "option '%s' must be a whole number from %d on", key,
                    (int)min);
     }
@@ -175,10 +174,11 @@ read_options(lua_State *L, int arg, struct spawn_args *s)
             lua_type(L, -2) == LUA_TSTRING ? lua_tostring(L, -2) : "?";
         for (i = 0; i < n && strcmp(key, spawn_options[i].key) != 0; i++) {
         }
-        if (i == n) {
+        if (i < n) {
+            spawn_options[i].read(L, s);
+        } else {
             luaL_error(L, "unknown option '%s'", key);
         }
-        spawn_options[i].read(L, s);
         lua_pop(L, 1);
     }
 }

@@ -241,6 +241,13 @@ void tp_push_pid(lua_State *L, troupe_pid pid);
  * is always over; NaN and others raise. */
 uint64_t tp_check_deadline(lua_State *L, int arg, const char *name);
 
+/* Of a number that is not negative: has it no fraction? */
+static inline bool
+tp_is_whole(lua_Number v)
+{
+    return v >= 9007199254740992.0 || (lua_Number)(int64_t)v == v; /* 2^53 */
+}
+
 /* Script arguments, for troupe.args; copied. NULL: none. */
 void tp_set_args(int argc, const char *const *argv);
 

@@ -9,7 +9,6 @@
 #include "actor/channel.h"
 #include "handle.h"
 
-#include <math.h>
 
 /* -- sending ------------------------------------------------------------- */
 
@@ -277,8 +276,8 @@ tp_l_channel(lua_State *L)
 {
     tp_check_actor(L);
     lua_Number capacity = luaL_optnumber(L, 1, 0);
-    if (!lua_isnoneornil(L, 1) && (!(capacity >= 1 && capacity < UINT32_MAX) ||
-                                   capacity != floor(capacity))) {
+    if (!lua_isnoneornil(L, 1) &&
+        (!(capacity >= 1 && capacity < UINT32_MAX) || !tp_is_whole(capacity))) {
         return luaL_argerror(L, 1, "capacity must be a whole number from 1 on");
     }
     struct tp_handle *tx = tp_handle_new(L, &tp_handle_tx);

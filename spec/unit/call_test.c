@@ -457,7 +457,8 @@ swallow(struct tp_actor *self, void *unused)
 static troupe_pid
 spawn_full(enum tp_mail_policy policy, actor_fn fn)
 {
-    struct tp_spawn_opts opts = {.mail_limit = 1, .mail_policy = policy};
+    struct tp_spawn_opts opts = {.mail_limit = 1,
+                                 .mail_policy = (uint8_t)policy};
     set(&go, 0);
     troupe_pid p = spawn_opts(&opts, fn, NULL);
     CHECK_EQ(push_num(p, 7), 0);

@@ -259,7 +259,8 @@ at_most_one_tick_is_unread(void **state)
 static troupe_pid
 spawn_full(enum tp_mail_policy policy, actor_fn fn)
 {
-    struct tp_spawn_opts opts = {.mail_limit = 2, .mail_policy = policy};
+    struct tp_spawn_opts opts = {.mail_limit = 2,
+                                 .mail_policy = (uint8_t)policy};
     troupe_pid p = spawn_opts(&opts, fn, NULL);
     CHECK_EQ(push_num(p, 1), 0);
     CHECK_EQ(push_num(p, 2), 0);
