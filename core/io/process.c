@@ -82,11 +82,6 @@ reap(struct tp_process *p)
 
 /* -- the keeper ----------------------------------------------------------- */
 
-struct keeper {
-    struct tp_resource resource;
-    struct tp_process *process;
-};
-
 static void
 keeper_tell(struct tp_process *p)
 {
@@ -95,44 +90,42 @@ keeper_tell(struct tp_process *p)
     } /* else the owner is gone */
 }
 
-/* The keeper is ended before its child. */
-static void
-keeper_release(struct tp_resource *r)
-{
-    struct tp_process *p = tp_container_of(r, struct keeper, resource)->process;
-    struct pollfd poll_fd = {.fd = p->pidfd, .events = POLLIN};
-    tp_process_signal(p, SIGKILL);
-    while (poll(&poll_fd, 1, REAP_MS) < 0 && errno == EINTR) {
-    }
-    reap(p);
-}
-
 static void
 keeper_main(struct tp_actor *self, void *arg)
 {
-    struct keeper *k = arg;
-    struct tp_process *p = k->process;
-    tp_resource_add(self, &k->resource);
+    struct tp_process *p = arg;
     do {
         int rc = tp_fd_wait(self, p->pidfd, TP_FD_READ, TP_NEVER);
         if (rc != 0) { /* no memory for a wait: by looking, then */
             tp_actor_sleep(self, tp_now_ns() + 100000000u);
         }
     } while (!reap(p));
-    tp_resource_remove(&k->resource);
     keeper_tell(p);
+}
+
+/* The keeper may have been ended before its child, even before it ran. */
+static void
+keeper_finish(struct tp_actor *self, void *arg)
+{
+    struct tp_process *p = arg;
+    struct pollfd poll_fd = {.fd = p->pidfd, .events = POLLIN};
+    (void)self;
+    if (p->notice == NULL || tp_process_signal(p, SIGKILL) == ESRCH) {
+        return;
+    }
+    while (poll(&poll_fd, 1, REAP_MS) < 0 && errno == EINTR) {
+    }
+    reap(p);
 }
 
 static void
 keeper_free(void *arg)
 {
-    struct keeper *k = arg;
-    tp_process_unref(k->process);
-    tp_free(k);
+    tp_process_unref(arg);
 }
 
-static const struct tp_actor_class keeper_class = {.main = keeper_main,
-                                                   .free = keeper_free};
+static const struct tp_actor_class keeper_class = {
+    .main = keeper_main, .finish = keeper_finish, .free = keeper_free};
 
 /* -- start ---------------------------------------------------------------- */
 
@@ -319,25 +312,17 @@ static int
 keep(struct tp_process *p)
 {
     troupe_pid pid;
-    struct keeper *k = tp_calloc(1, sizeof *k);
-    int err = k == NULL ? ENOMEM : 0;
+    p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
+    int err = p->pidfd < 0 ? errno : 0;
     if (err == 0) {
-        p->pidfd = (int)syscall(SYS_pidfd_open, p->pid, 0);
-        err = p->pidfd < 0 ? errno : 0;
-    }
-    if (err == 0) {
-        k->resource.release = keeper_release;
-        k->process = p;
-        tp_list_init(&k->resource.node);
         /* relaxed: the keeper gets it through tp_spawn. */
         atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
-        if (tp_spawn(NULL, &keeper_class, k, &pid) == 0) {
+        if (tp_spawn(NULL, &keeper_class, p, &pid) == 0) {
             return 0;
         }
         tp_process_unref(p);
         err = EAGAIN;
     }
-    tp_free(k);
     tp_process_signal(p, SIGKILL);
     while (waitpid(p->pid, NULL, 0) < 0 && errno == EINTR) {
     }

@@ -136,6 +136,17 @@ describe("troupe.process.spawn", function()
     assert.equal(0, p:wait(helper.DEADLINE))
   end)
 
+  helper.actor("has pipes that move to other actors like any connection", function()
+    local n = 2 ^ 20
+    local p = assert(process.spawn { "cat" })
+    troupe.spawn(function(stdin)
+      assert(stdin:write(("0123456789abcdef"):rep(n / 16)))
+      stdin:close()
+    end, p.stdin)
+    assert.equal(n, #p.stdout:read "all")
+    assert.equal(0, p:wait(helper.DEADLINE))
+  end)
+
   helper.actor("a write to one that has closed its end is nil, closed", function()
     local p = assert(process.spawn { "true" })
     assert.equal(0, p:wait(helper.DEADLINE))
