@@ -516,14 +516,16 @@ TEST_BOTH(a_close_wakes_both_directions, closed)
 static void
 pipe_at(int fd, int p[2])
 {
-    int q[2];
-    make_pipe(q);
-    if (q[0] != fd) {
-        CHECK_EQ(dup3(q[0], fd, O_CLOEXEC), fd);
-        close(q[0]);
+    CHECK_EQ(pipe2(p, O_NONBLOCK | O_CLOEXEC), 0);
+    if (p[1] == fd) {
+        p[1] = fcntl(fd, F_DUPFD_CLOEXEC, fd + 1);
     }
-    p[0] = fd;
-    p[1] = q[1];
+    if (p[0] != fd) {
+        CHECK_EQ(dup3(p[0], fd, O_CLOEXEC), fd);
+        close(p[0]);
+        p[0] = fd;
+    }
+    note_ids(p);
 }
 
 static void
@@ -707,9 +709,7 @@ stale_id(struct tp_actor *self, void *unused)
         CHECK_EQ(tp_fd_wait_own(self, p[0], old, TP_FD_READ, 0),
                  TROUPE_ECLOSED);
         if (again == 0) {
-            int q[2];
-            make_pipe(q);
-            CHECK_EQ(q[0], p[0]);
+            pipe_at(p[0], p);
         }
     }
     close_both(p);
