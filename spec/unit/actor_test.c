@@ -670,7 +670,7 @@ static void
 park_shortly(struct tp_actor *self, unsigned times)
 {
     for (unsigned i = 0; i < times; i++) {
-        CHECK_EQ(tp_actor_sleep(self, tp_now_ns() + MS / 100), 0);
+        CHECK_EQ(tp_actor_park(self, tp_now_ns() + MS / 100), 0);
     }
 }
 
@@ -699,7 +699,7 @@ shrink_at_first_park(struct tp_actor *self, void *unused)
 {
     (void)unused;
     go_deep(self);
-    CHECK_EQ(tp_actor_sleep(self, tp_now_ns() + MS / 100), 0);
+    park_shortly(self, 1);
     CHECK_EQ(self->shrinks, 1);
 }
 
