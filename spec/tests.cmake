@@ -245,7 +245,11 @@ tp_test(actor_stress TIMEOUT 60 LABELS stress)
 tp_test(driver_test TIMEOUT 60)
 tp_test(driver_stress TIMEOUT 120 LABELS stress)
 tp_test(blocking_stress TIMEOUT 60 LABELS stress)
-tp_test(preempt_test)
+# TSan keeps a signal back until the next call that it knows, and a loop that is
+# to be cut short makes none.
+if(NOT TROUPE_SANITIZE STREQUAL thread)
+  tp_test(preempt_test)
+endif()
 tp_test(fault_test)
 tp_test(load_test SOURCES spec/load/histogram.c spec/load/http.c spec/load/tape.c)
 tp_runq_test(runq_test)
