@@ -344,8 +344,8 @@ tp_mailbox_pop(struct tp_actor *self)
     return tp_mailbox_take(self, &self->slot->mail_head);
 }
 
-bool
-tp_mailbox_arm(struct tp_actor *self)
+static inline bool
+arm(struct tp_actor *self)
 {
     struct tp_slot *s = self->slot;
     /* relaxed: the exchange below decides. */
@@ -363,6 +363,12 @@ tp_mailbox_arm(struct tp_actor *self)
     return false;
 }
 
+bool
+tp_mailbox_arm(struct tp_actor *self)
+{
+    return arm(self);
+}
+
 int
 tp_mailbox_wait(struct tp_actor *self, uint64_t deadline_ns)
 {
@@ -376,7 +382,7 @@ tp_mailbox_wait(struct tp_actor *self, uint64_t deadline_ns)
         if (self->finishing) {
             return TROUPE_EINVAL;
         }
-        if (!tp_mailbox_arm(self)) {
+        if (!arm(self)) {
             continue;
         }
         int rc = tp_actor_park(self, deadline_ns);

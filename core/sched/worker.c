@@ -210,7 +210,7 @@ tp_slot_start(struct tp_slot *s)
 }
 
 /* Ends the wait; *out_queue is the slot if it is the caller's to queue. */
-static bool
+static inline __attribute__((always_inline)) bool
 end_wait(troupe_pid pid, uint32_t epoch, struct tp_slot **out_queue)
 {
     struct tp_slot *s = tp_slot_at(pid);
@@ -489,8 +489,9 @@ hide(struct tp_worker *w)
     w->current = NULL;
 }
 
-void
-tp_worker_slice(struct tp_worker *w, struct tp_slot *s)
+/* Inline in the loop, which does little else. */
+static inline __attribute__((always_inline)) void
+run_slice(struct tp_worker *w, struct tp_slot *s)
 {
     /* relaxed, both: what the last slice was asked is not for this one. Before
      * the actor runs, so that whoever dooms it then is heard. */
@@ -530,6 +531,12 @@ tp_worker_slice(struct tp_worker *w, struct tp_slot *s)
         after_yield(w, s);
         break;
     }
+}
+
+void
+tp_worker_slice(struct tp_worker *w, struct tp_slot *s)
+{
+    run_slice(w, s);
 }
 
 /* -- taking work --------------------------------------------------------- */
@@ -878,7 +885,7 @@ tp_worker_run(unsigned index)
     while (!stopping()) {
         struct tp_slot *s = take(w);
         if (s != NULL) {
-            tp_worker_slice(w, s);
+            run_slice(w, s);
         } else {
             idle(w);
         }
