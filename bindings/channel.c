@@ -9,7 +9,6 @@
 #include "actor/channel.h"
 #include "handle.h"
 
-
 /* -- sending ------------------------------------------------------------- */
 
 static int

@@ -13,8 +13,9 @@
 #define _GNU_SOURCE
 #include "bind.h"
 
+#include "base/thread_errno.h"
+
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>

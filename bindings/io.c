@@ -6,9 +6,10 @@
  */
 #define _GNU_SOURCE
 #include "bind.h"
+
+#include "base/thread_errno.h"
 #include "io/wait.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 

@@ -14,9 +14,10 @@
  */
 #define _GNU_SOURCE
 #include "bind.h"
+
+#include "base/thread_errno.h"
 #include "embed.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <luajit.h>
 #include <stdio.h>

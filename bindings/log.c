@@ -14,7 +14,8 @@
 #define _GNU_SOURCE
 #include "bind.h"
 
-#include <errno.h>
+#include "base/thread_errno.h"
+
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>

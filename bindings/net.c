@@ -12,6 +12,8 @@
  *          spec/lua/net_move_spec.lua
  */
 #include "base/errnames.h"
+
+#include "base/thread_errno.h"
 #include "bind.h"
 #include "handle.h"
 #include "io/datagram.h"
@@ -19,7 +21,6 @@
 #include "io/resolve.h"
 #include "io/stream.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define CONN     (&tp_handle_conn)

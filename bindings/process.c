@@ -12,10 +12,11 @@
  */
 #define _GNU_SOURCE
 #include "io/process.h"
+
+#include "base/thread_errno.h"
 #include "bind.h"
 #include "io/stream.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>

@@ -6,9 +6,9 @@
  */
 #include "io/select.h"
 
+#include "base/thread_errno.h"
 #include "handle.h"
 
-#include <errno.h>
 #include <string.h>
 
 /* So many arms need no memory of the Lua state. */

@@ -13,7 +13,8 @@
 #define _GNU_SOURCE
 #include "bind.h"
 
-#include <errno.h>
+#include "base/thread_errno.h"
+
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>

@@ -109,6 +109,14 @@ tp_fault_fired(void)
 }
 #endif
 
+/* noinline: see base/thread_errno.h. */
+__attribute__((noinline)) int *
+tp_thread_errno(void)
+{
+    __asm__ volatile("");
+    return &errno;
+}
+
 static uint64_t
 clock_ns(clockid_t id)
 {

@@ -80,6 +80,9 @@ int tp_futex_wait(_Atomic uint32_t *word, uint32_t expected,
                   uint64_t deadline_ns);
 void tp_futex_wake(_Atomic uint32_t *word, int count);
 
+/* Where errno of this thread lies; see base/thread_errno.h. */
+int *tp_thread_errno(void);
+
 /* As pthread_create: 0 or an errno. The thread gets no signals of the process;
  * what it is sent itself (the preempting signal, faults) stays open. */
 int tp_thread_create(pthread_t *out_thread, void *(*main)(void *), void *arg);

@@ -5,7 +5,8 @@
  */
 #include "io/datagram.h"
 
-#include <errno.h>
+#include "base/thread_errno.h"
+
 #include <string.h>
 
 int

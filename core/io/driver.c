@@ -6,10 +6,10 @@
 #define _GNU_SOURCE
 #include "io/driver.h"
 
+#include "base/thread_errno.h"
 #include "io/wait.h"
 #include "run/runtime.h"
 
-#include <errno.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 

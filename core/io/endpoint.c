@@ -5,7 +5,8 @@
  */
 #include "io/endpoint.h"
 
-#include <errno.h>
+#include "base/thread_errno.h"
+
 #include <sys/socket.h>
 
 /* Nobody else knows of an endpoint that was never handed on. */

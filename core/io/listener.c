@@ -5,7 +5,8 @@
  */
 #include "io/listener.h"
 
-#include <errno.h>
+#include "base/thread_errno.h"
+
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

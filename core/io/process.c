@@ -7,9 +7,9 @@
 #include "io/process.h"
 
 #include "actor/mailbox.h"
+#include "base/thread_errno.h"
 #include "io/wait.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>

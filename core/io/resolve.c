@@ -6,11 +6,11 @@
 #define _GNU_SOURCE
 #include "io/resolve.h"
 
+#include "base/thread_errno.h"
 #include "io/socket.h"
 #include "run/runtime.h"
 #include "sched/blocking.h"
 
-#include <errno.h>
 #include <netdb.h>
 #include <string.h>
 #include <strings.h>

@@ -8,8 +8,7 @@
 #include "actor/group.h"
 #include "actor/link.h"
 #include "actor/mailbox.h"
-
-#include <errno.h>
+#include "base/thread_errno.h"
 
 /* What an arm may be, but for an error. */
 #define WAITS 0

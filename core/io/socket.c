@@ -6,8 +6,9 @@
 #define _GNU_SOURCE
 #include "io/socket.h"
 
+#include "base/thread_errno.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
 #include <stdio.h>

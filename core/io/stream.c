@@ -6,9 +6,9 @@
 #define _GNU_SOURCE
 #include "io/stream.h"
 
+#include "base/thread_errno.h"
 #include "mem/slab.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>

@@ -6,10 +6,10 @@
 #define _GNU_SOURCE
 #include "io/wait.h"
 
+#include "base/thread_errno.h"
 #include "io/driver.h"
 #include "run/runtime.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <string.h>

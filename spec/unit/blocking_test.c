@@ -7,6 +7,7 @@
 #include "actor/delay.h"
 #include "actor/inspect.h"
 #include "actor/registry.h"
+#include "base/thread_errno.h"
 #include "sched/blocking.h"
 
 #include <pthread.h>
@@ -883,12 +884,39 @@ those_who_block_are_left_behind_where_the_process_exits(void **state)
     assert_int_equal(status, 0);
 }
 
+/* In one function, where a compiler would look up once where errno lies. */
+static void
+errno_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    errno = 7;
+    CHECK_EQ(tp_blocking_begin(self), 0);
+    CHECK_EQ(errno, 7);
+    close(-1);
+    CHECK_EQ(errno, EBADF);
+    tp_blocking_end(self);
+    CHECK_EQ(errno, EBADF);
+    errno = 8;
+    CHECK_EQ(tp_blocking_begin(self), 0);
+    CHECK_EQ(errno, 8);
+    tp_blocking_end(self);
+}
+
+static void
+errno_is_the_actors_on_any_thread(void **state)
+{
+    (void)state;
+    assert_int_equal(run_in(1, errno_root, NULL), TP_REASON_NORMAL);
+    assert_int_equal(run_in(2, errno_root, NULL), TP_REASON_NORMAL);
+}
+
 int
 main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_actor_moves_there_and_back),
         cmocka_unit_test(sections_nest),
+        cmocka_unit_test(errno_is_the_actors_on_any_thread),
         cmocka_unit_test(it_may_wait_and_wake_others_within),
         cmocka_unit_test(all_calls_of_the_core_work_there),
         cmocka_unit_test(a_sleeping_scheduler_is_woken_from_there),
