@@ -543,6 +543,8 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     stop_hooks();
     tp_groups_fini();
     tp_names_fini();
+    while (tp_slab_trim()) { /* the monitor's, which is no more */
+    }
 fail_monitor:
     tp_blocking_fini();
 fail_blocking:

@@ -4,6 +4,7 @@
 #include "run_in.h"
 
 #include "actor/delay.h"
+#include "mem/slab.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -627,6 +628,32 @@ a_run_makes_do_with_the_threads_it_gets(void **state)
     assert_true(runs >= 4); /* three threads less, and all there */
 }
 
+#define CHUNKS 2000 /* some 64 MB, twice what stays */
+
+static void
+crowd_root(struct tp_actor *self, void *unused)
+{
+    static void *chunks[CHUNKS];
+    (void)self;
+    (void)unused;
+    for (int i = 0; i < CHUNKS; i++) {
+        chunks[i] = tp_slab_get(TP_SLAB_LARGE);
+        tp_check(chunks[i] != NULL);
+    }
+    for (int i = 0; i < CHUNKS; i++) {
+        tp_slab_put(TP_SLAB_LARGE, chunks[i]);
+    }
+    tp_check(tp_slab_excess() > 0);
+}
+
+static void
+a_run_gives_back_what_its_actors_had(void **state)
+{
+    (void)state;
+    run(1, crowd_root);
+    assert_int_equal(tp_slab_excess(), 0);
+}
+
 int
 main(void)
 {
@@ -635,6 +662,7 @@ main(void)
         cmocka_unit_test(a_failure_reaches_the_caller_after_all_have_ended),
         cmocka_unit_test(bad_options_are_refused_and_take_nothing),
         cmocka_unit_test(one_actor_is_enough),
+        cmocka_unit_test(a_run_gives_back_what_its_actors_had),
         cmocka_unit_test(a_second_runtime_is_refused),
         cmocka_unit_test(who_only_waits_for_messages_is_stopped_after_the_root),
         cmocka_unit_test(a_root_that_waits_for_ever_is_told),
