@@ -1,6 +1,7 @@
 -- door.lua - a door with a lock: a state machine as a table.
 --
 --   troupe run examples/door.lua
+--   troupe run examples/door.lua dot | dot -Tsvg > door.svg
 --
 --              pull                   lock
 --     +------+ <------- +----------+ -------> +--------+
@@ -72,6 +73,11 @@ local Door = gen_statem.machine {
     },
   },
 }
+
+if ... == "dot" then
+  print(gen_statem.dot(Door))
+  return
+end
 
 local door = assert(Door:start(1234, troupe.self()))
 print(door:call "state")

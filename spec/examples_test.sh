@@ -62,4 +62,17 @@ for page in README.md docs/guide/*.md; do
     done
     rm -r "$work/page"
 done
+
+# The picture in the guide has the arrows, and their labels, of the machine.
+arrows_of_text() {
+    sed -n 'h; s/^  "\(.*\)" -> "\([^"]*\)".*/\1->\2/p; g; s/.*-> .*label="\([^"]*\)".*/\1/p' |
+        sed 's/\\n/\n/g' | sort
+}
+arrows_of_svg() {
+    sed -n '/class="edge"/,/<\/g>/ s/.*<\(title\|text\)[^>]*>\(.*\)<.*/\2/p' |
+        sed 's/&#45;/-/g; s/&gt;/>/g; s/&#160;/ /g; s/ *$//' | sort
+}
+check "docs/guide/door.svg (./dev docs renders it)" \
+    "$("$troupe" run examples/door.lua dot | arrows_of_text)" \
+    arrows_of_svg <docs/guide/door.svg
 exit "$failed"
