@@ -24,11 +24,13 @@ ffi.cdef [[
 ]]
 
 local C = ffi.C
-local TIME_LIMIT = 30 -- seconds, of one spec
-local SETTLE = 2 -- seconds that a thread may take to leave /proc
+-- Limits are for what hangs. What is well keeps to them also on a machine that is
+-- ten times slower, or shared, and that may stop for seconds at any moment.
+local TIME_LIMIT = 600 -- seconds, of one spec
+local SETTLE = 60 -- seconds that a thread may take to leave /proc
 
 local helper = {
-  DEADLINE = 10, -- seconds to wait for what is expected
+  DEADLINE = 60, -- seconds to wait for what is expected
   bin = os.getenv "TROUPE_BIN" or "build/troupe",
 }
 
@@ -307,7 +309,7 @@ function helper.shell(command, opts)
     env[#env + 1] = k .. "=" .. helper.quote(v)
   end
   local line = ("env %s timeout -k 2 %d sh -c %s %s >%s 2>%s; echo $?"):format(
-    table.concat(env, " "), opts.limit or 20, helper.quote(command),
+    table.concat(env, " "), opts.limit or 300, helper.quote(command),
     opts.closed and "<&-" or "<" .. input, out, err)
   local pipe = assert(io.popen(line))
   local status = tonumber(pipe:read "*a")

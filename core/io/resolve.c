@@ -16,9 +16,7 @@
 #include <strings.h>
 #include <sys/stat.h>
 
-#define BUCKETS    256
-#define KNOWN_NS   30000000000ull
-#define UNKNOWN_NS 1000000000ull
+#define BUCKETS 256
 /* No name is longer (RFC 1035). */
 #define NAME_MAX_LEN 253
 
@@ -26,6 +24,8 @@ int (*tp_resolve_ask)(const char *host, const char *service,
                       const struct addrinfo *hints,
                       struct addrinfo **out) = getaddrinfo;
 const char *tp_resolve_hosts = "/etc/hosts";
+uint64_t tp_resolve_known_ns = 30000000000ull;
+uint64_t tp_resolve_unknown_ns = 1000000000ull;
 
 /* The lock guards all of it but the name of one that is being looked up. */
 struct name {
@@ -368,7 +368,8 @@ settle(struct name *n, int rc, int err, struct tp_msg *answer)
     n->rc = rc;
     n->err = err;
     n->answer = answer;
-    n->until_ns = tp_now_ns() + (rc == 0 ? KNOWN_NS : UNKNOWN_NS);
+    n->until_ns = tp_sat_add(tp_now_ns(), rc == 0 ? tp_resolve_known_ns
+                                                  : tp_resolve_unknown_ns);
     n->pending = false;
     unlock();
     for (size_t i = 0; i < count; i++) {

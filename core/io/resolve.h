@@ -49,5 +49,7 @@ extern int (*tp_resolve_ask)(const char *host, const char *service,
                              struct addrinfo **out);
 /* The file whose change makes all known names unknown; tests may set it. */
 extern const char *tp_resolve_hosts;
+/* So long an answer is kept; tests may set it. */
+extern uint64_t tp_resolve_known_ns, tp_resolve_unknown_ns;
 
 #endif

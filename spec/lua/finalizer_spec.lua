@@ -121,7 +121,7 @@ describe("a finalizer at an actor's end", function()
       local ffi = require "ffi"
       ffi.cdef "void _exit(int);"
       ffi.C._exit(0)
-    ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2", limit = 25 })
+    ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2" })
     assert.equal("down exit over\ttrue\tnil\n", r.out)
     assert.matches("warn  <0%.1%.1> .*finalizers", r.err)
     assert.equal(0, r.status)

@@ -216,7 +216,7 @@ describe("troupe.spawn_link", function()
         end
       until not child
     end
-  end, { limit = 60 })
+  end)
 
   helper.actor("in options is the same", function()
     troupe.trap_exit(true)

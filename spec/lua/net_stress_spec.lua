@@ -53,14 +53,14 @@ describe("connections that come and go", function()
     local before = open_fds()
     reopen({ path = "@troupe_net_stress" }, CYCLES)
     assert.equal(before, open_fds())
-  end, { limit = 100 })
+  end)
 
   helper.actor("leave nothing behind, by TCP", function()
     reopen({}, 10)
     local before = open_fds()
     reopen({}, CYCLES / 10)
     assert.equal(before, open_fds())
-  end, { limit = 100, schedulers = { 2 } })
+  end, { schedulers = { 2 } })
 
   helper.actor("at once and at random carry each byte", function()
     local ACTORS, ROUNDS = 100, 10
@@ -111,5 +111,5 @@ describe("connections that come and go", function()
       troupe.sleep(0.01) -- the last echoes end
     end
     assert.is_true(open_fds() <= before + 3) -- the driver's own
-  end, { limit = 100 })
+  end)
 end)

@@ -285,7 +285,7 @@ describe("a stack overflow", function()
         while troupe.receive(0) do end
       end
     end
-  end, { limit = 60 })
+  end)
 
   helper.actor("a thousand times in a row leaks nothing", function()
     local function round(count)
@@ -301,7 +301,7 @@ describe("a stack overflow", function()
     assert(maps() - maps_before <= 12, ("%d mappings, %d before"):format(maps(), maps_before))
     local grown = rss() - rss_before
     assert(grown < 8 * 1024, grown .. " KiB more are resident")
-  end, { limit = 120 })
+  end)
 
   -- MADV_PAGEOUT asks the kernel for what it does when memory is short.
   helper.actor("stacks that were deep once go back under memory pressure", function()
@@ -358,5 +358,5 @@ describe("a stack overflow", function()
     assert(left < lazy / 10, left .. " KiB are left")
     assert(before - rss() > lazy * 0.8, "resident memory stays")
     for i = 1, COUNT do troupe.kill(pids[i]) end
-  end, { limit = 60 })
+  end)
 end)

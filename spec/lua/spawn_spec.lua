@@ -145,7 +145,7 @@ describe("troupe.spawn", function()
     end
     assert.equal(10000 * 10001 / 2, sum)
     helper.silence()
-  end, { limit = 60 })
+  end)
 
   helper.actor("holds 2,000 children at once", function()
     local me = troupe.self()
@@ -164,7 +164,7 @@ describe("troupe.spawn", function()
       sum = sum + helper.receive(30)
     end
     assert.equal(2000 * 2001 / 2 + 2000, sum)
-  end, { limit = 60 })
+  end)
 
   helper.actor("works from children, grandchildren and so on", function()
     local function descend(n, root)

@@ -30,14 +30,14 @@ describe("with a slice of 0.1 ms", function()
           end
           local got = 0
           while got < actors do
-            local m = troupe.receive(60)
+            local m = troupe.receive(helper.DEADLINE)
             assert(m, "an actor was lost")
             assert(m.total == want[m.seed], "a result is wrong")
             got = got + 1
           end
         until troupe.now() >= stop
       end)
-    end, { limit = (LONG or 0) + 120 })
+    end, { limit = (LONG or 0) + 600 })
 
     helper.it(("kills at random moments leave nothing (schedulers: %d)"):format(schedulers),
       function()
@@ -45,6 +45,6 @@ describe("with a slice of 0.1 ms", function()
           local grown = mixed.kill(LONG and 20000 or 300, schedulers)
           assert(grown < 16 * 1024, grown .. " KiB more are resident")
         end)
-      end, { limit = LONG and 900 or 120 })
+      end, { limit = LONG and 3600 or 600 })
   end
 end)

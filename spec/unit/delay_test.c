@@ -40,10 +40,16 @@ once_root(struct tp_actor *self, void *unused)
             tp_send_after(self->pid, num_msg(i), start + 2 * i * MS, 0, &id),
             0);
     }
+    uint64_t seen = 0;
     for (uint64_t i = 1; i <= 3; i++) {
-        CHECK_EQ(recv_num(self), i);
-        tp_check(tp_now_ns() >= start + 2 * i * MS);
+        uint64_t n = recv_num(self);
+        tp_check(tp_now_ns() >= start + 2 * n * MS);
+        /* Of two schedulers one may be held up where it fires one, while the
+         * other fires the next. */
+        tp_check(n == i || tp_sched.count > 1);
+        seen += 1u << 4 * n;
     }
+    CHECK_EQ(seen, 0x1110);
 }
 
 static void
@@ -234,8 +240,7 @@ interval_root(struct tp_actor *self, void *unused)
     }
     /* One at a time, however long nobody reads. */
     tp_actor_sleep(self, tp_now_ns() + 20 * MS);
-    struct tp_msg *m = tp_mailbox_pop(self);
-    tp_check(m != NULL);
+    struct tp_msg *m = recv_tick(self, 9);
     tp_check(tp_mailbox_pop(self) == NULL);
     tp_msg_drop(m);
     tp_check(tp_send_cancel(id));
@@ -312,11 +317,13 @@ full_root(struct tp_actor *self, void *unused)
     fill(self, TP_MAIL_BLOCK, 53); /* beyond its limit */
 }
 
+/* One scheduler: of two, one may be held up where it fires, and all that is due
+ * has not been fired then. */
 static void
 only_a_mailbox_that_blocks_loses_none(void **state)
 {
     (void)state;
-    run_both(full_root);
+    assert_int_equal(run_in(1, full_root, NULL), TP_REASON_NORMAL);
 }
 
 /* --- without memory --- */

@@ -98,14 +98,16 @@ static void *
 claim_all(void *unused)
 {
     (void)unused;
-    for (uint64_t r = 1; r <= ROUNDS; r++) {
+    for (uint64_t r = 1;; r++) {
         SPIN_UNTIL(get(&round_no) >= r);
+        if (get(&round_no) == TP_NEVER) {
+            return NULL;
+        }
         for (int w; (w = tp_idle_claim(&idle, 0)) >= 0;) {
             add(&claims[w], 1);
         }
         add(&claimers_done, 1);
     }
-    return NULL;
 }
 
 static void
@@ -118,7 +120,8 @@ racing_claims_get_each_sleeper_once(void **state)
     for (size_t i = 0; i < CLAIMERS; i++) {
         assert_int_equal(pthread_create(&t[i], NULL, claim_all, NULL), 0);
     }
-    for (uint64_t r = 1; r <= ROUNDS; r++) {
+    FOR_A_WHILE(r, ROUNDS)
+    {
         for (unsigned w = 0; w < TP_WORKERS_MAX; w++) {
             tp_idle_enter(&idle, w);
         }
@@ -128,6 +131,7 @@ racing_claims_get_each_sleeper_once(void **state)
             assert_int_equal(get(&claims[w]), r);
         }
     }
+    set(&round_no, TP_NEVER);
     for (size_t i = 0; i < CLAIMERS; i++) {
         pthread_join(t[i], NULL);
     }
@@ -142,13 +146,15 @@ static void *
 produce(void *unused)
 {
     (void)unused;
-    for (uint64_t i = 1; i <= SHOTS; i++) {
+    for (uint64_t i = 1;; i++) {
         SPIN_UNTIL(get(&start_no) >= i);
+        if (get(&start_no) == TP_NEVER) {
+            return NULL;
+        }
         set(&work, i);
         producer_claimed = tp_idle_claim(&idle, 0);
         set(&producer_done, i);
     }
-    return NULL;
 }
 
 /* IDLE-1: the parker sees the work, or the producer sees the parker. */
@@ -156,13 +162,14 @@ static void
 work_is_seen_or_its_producer_wakes(void **state)
 {
     pthread_t t;
-    uint64_t slept = 0;
+    uint64_t slept = 0, shots = 0;
     (void)state;
     set(&work, 0);
     set(&start_no, 0);
     set(&producer_done, 0);
     assert_int_equal(pthread_create(&t, NULL, produce, NULL), 0);
-    for (uint64_t i = 1; i <= SHOTS; i++) {
+    FOR_A_WHILE(i, SHOTS)
+    {
         set(&start_no, i);
         for (uint64_t n = i * 37 % 8000; n > 0; n--) {
             __asm__ volatile("");
@@ -172,10 +179,12 @@ work_is_seen_or_its_producer_wakes(void **state)
         SPIN_UNTIL(get(&producer_done) == i);
         assert_true(seen || producer_claimed == 5);
         slept += !seen;
+        shots++;
         tp_idle_leave(&idle, 5);
     }
+    set(&start_no, TP_NEVER);
     pthread_join(t, NULL);
-    printf("slept %" PRIu64 " of %d times\n", slept, SHOTS);
+    printf("slept %" PRIu64 " of %" PRIu64 " times\n", slept, shots);
 }
 
 int

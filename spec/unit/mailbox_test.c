@@ -359,10 +359,10 @@ sleep_root(struct tp_actor *self, void *unused)
     CHECK_EQ(tp_mailbox_wait(self, tp_now_ns() + MS / 10), TROUPE_ETIMEOUT);
     spawn(pester, &self->pid);
     uint64_t deadline = tp_now_ns() + 5 * MS;
-    while (tp_now_ns() < deadline) {
+    do {
         CHECK_EQ(tp_actor_park(self, deadline), 0);
         i++;
-    }
+    } while (tp_now_ns() < deadline);
     CHECK_EQ(i, 1);
     for (i = 0; i < 50; i++) {
         CHECK_EQ(recv_num(self), i);

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "base/mutex.h"
+#include "patience.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -250,7 +251,7 @@ unlock_wakes_a_sleeper(void **state)
     tp_mutex_lock(&s.m, TP_RANK_SLOT);
     assert_int_equal(pthread_create(&thread, NULL, lock_once, &s), 0);
     /* 2: somebody may sleep. */
-    uint64_t deadline = tp_now_ns() + 10000000000ull;
+    uint64_t deadline = tp_now_ns() + PATIENCE_NS;
     /* relaxed: a poll, what follows is ordered by the mutex. */
     while (atomic_load_explicit(&s.m.word, memory_order_relaxed) != 2) {
         assert_true(tp_now_ns() < deadline);

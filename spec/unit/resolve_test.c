@@ -76,6 +76,7 @@ group_set_up(void **state)
     close(fd);
     tp_resolve_ask = fake_ask;
     tp_resolve_hosts = hosts_file;
+    tp_resolve_known_ns = tp_resolve_unknown_ns = PATIENCE_NS;
     return 0;
 }
 

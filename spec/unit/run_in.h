@@ -20,16 +20,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MS 1000000ull
-#define S  (1000 * MS)
-/* So long an event may take before it counts as one that never comes. And for
- * ThreadSanitizer each new actor costs many milliseconds: fewer will do. */
+#include "patience.h"
+
+/* For ThreadSanitizer each new actor costs many milliseconds: fewer will do. */
 #ifdef TP_TSAN
-#define PATIENCE_NS (100 * S)
-#define FEWER(n)    ((n) / 10)
+#define FEWER(n) ((n) / 10)
 #else
-#define PATIENCE_NS (20 * S)
-#define FEWER(n)    (n)
+#define FEWER(n) (n)
 #endif
 
 typedef void (*actor_fn)(struct tp_actor *self, void *arg);
@@ -69,6 +66,18 @@ check_eq_at(uint64_t a, uint64_t b, const char *what, const char *file,
             sched_yield();                                                     \
         }                                                                      \
     } while (0)
+
+/* Counts that others on the machine disturb: now and then nobody does, so one try
+ * is enough, and one that is wrong each time never passes. */
+#define ONE_OF_MANY_TRIES(cond)                                                \
+    for (int tries_left = 30; !(cond); tries_left--) {                         \
+        tp_check(tries_left > 1);                                              \
+    }
+
+/* A race is tried so often, or so long where other work has the CPUs. */
+#define FOR_A_WHILE(i, most)                                                   \
+    for (uint64_t i = 1, end_ns = tp_now_ns() + S;                             \
+         i <= (most) && (i == 1 || tp_now_ns() < end_ns); i++)
 
 /* -- counters: seq_cst, since what they order is not what is tested -------- */
 

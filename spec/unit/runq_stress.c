@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include "base/check.h"
 #include "base/sys.h"
+#include "patience.h"
 #include "sched/runq.h"
 
 #include <inttypes.h>
@@ -23,7 +24,6 @@
 
 #define THREADS_MAX    4
 #define VISITS_MAX     6
-#define PATIENCE_NS    20000000000ull
 #define IDLE_BIT(self) ((uint64_t)1 << (self))
 
 struct item {

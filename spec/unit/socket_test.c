@@ -5,6 +5,7 @@
 #include "io/socket.h"
 
 #include "base/check.h"
+#include "patience.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,8 +22,6 @@
 #include <unistd.h>
 
 #include <cmocka.h>
-
-#define PATIENCE_MS 20000
 
 /* -- helpers --------------------------------------------------------------- */
 
@@ -55,7 +54,7 @@ static void
 await(int fd, short events)
 {
     struct pollfd p = {.fd = fd, .events = events};
-    assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
+    assert_int_equal(poll(&p, 1, (int)(PATIENCE_NS / MS)), 1);
 }
 
 static int

@@ -902,8 +902,9 @@ late_body(struct tp_actor *self, void *arg)
     struct late *late = arg;
     for (int i = 0; i < 4; i++) {
         int fd;
-        tp_actor_sleep(self, in_ms(5));
-        CHECK_EQ(tp_socket_accept(late->l->endpoint.fd, &fd), 0);
+        do {
+            tp_actor_sleep(self, in_ms(5));
+        } while (tp_socket_accept(late->l->endpoint.fd, &fd) != 0);
         tp_fd_close(fd);
         add(&late->accepted, 1);
     }
@@ -1140,10 +1141,10 @@ static bool
 read_both(struct tp_actor *self, struct rig *r)
 {
     size_t len, skip;
-    int rc = tp_stream_line(self, r->stream, in_ms(20), &len, &skip);
+    int rc = tp_stream_line(self, r->stream, patience(), &len, &skip);
     if (rc == 0) {
         tp_stream_skip(r->stream, skip);
-        rc = tp_stream_need(self, r->stream, 8000, in_ms(20));
+        rc = tp_stream_need(self, r->stream, 8000, patience());
     }
     tp_check(rc == 0 || rc == TROUPE_ENOMEM || rc == TROUPE_ELIMIT ||
              rc == TROUPE_ESYSTEM);

@@ -772,11 +772,6 @@ run_timers(void *unused)
 
 #define WAITS 20000
 
-/* A race is tried so often, or so long where other work has the CPUs. */
-#define TRIES(i)                                                               \
-    for (uint64_t i = 1, end_ns = tp_now_ns() + S;                             \
-         i <= WAITS && tp_now_ns() < end_ns; i++)
-
 /* The owner sets later and earlier deadlines and ends waits early, without the
  * lock, while another thread pops: each wait is ended all the same. */
 static void
@@ -788,7 +783,7 @@ no_wait_is_lost_while_others_fire(void **state)
     set(&owner_done, 0);
     wait_begin();
     assert_int_equal(pthread_create(&t, NULL, run_timers, NULL), 0);
-    TRIES(i)
+    FOR_A_WHILE(i, WAITS)
     {
         for (uint64_t n = random_next(&x) % 4; n > 0; n--) {
             wait_set(tp_now_ns() + random_next(&x) % 3000); /* over early */
@@ -820,7 +815,7 @@ nothing_of_a_wait_is_left_after_fini(void **state)
     set(&owner_done, 0);
     wait_begin();
     assert_int_equal(pthread_create(&t, NULL, run_timers, NULL), 0);
-    TRIES(i)
+    FOR_A_WHILE(i, WAITS)
     {
         tp_wait_timer_init(&wait, slot);
         uint64_t early = tp_now_ns() + 300;
@@ -906,7 +901,7 @@ prune_does_not_lose_a_wait_that_begins(void **state)
     set(&owner_turn, 0);
     wait_begin();
     assert_int_equal(pthread_create(&t, NULL, prune_all, NULL), 0);
-    TRIES(i)
+    FOR_A_WHILE(i, WAITS)
     {
         wait_set(1000);
         wait_set(TP_NEVER);
