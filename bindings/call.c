@@ -2,145 +2,133 @@
  * call.c - call and reply, for Lua.
  *
  * Idea:  who receives a request gets, in the sender's place, a handle that
- *        answers it. A handle that is collected unanswered tells the caller
- *        so; one that has answered changes to a metatable without __gc, so
- *        that the collector has nothing to do for it.
+ *        answers it, and may be sent on: the first answer counts. The caller
+ *        is told when the last one was collected, or its actor has ended.
  * Parks: call.
  * Tests: spec/lua/call_spec.lua
  */
 #include "actor/call.h"
-#include "bind.h"
+#include "handle.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-#define OPEN               "troupe.from"
-#define CLOSED             "troupe.answered"
 #define TIMEOUT_DEFAULT_NS 5000000000ull
 
-struct handle {
-    struct tp_owed *owed; /* NULL: answered */
-    troupe_pid caller;
-};
+/* -- handles ------------------------------------------------------------- */
 
+/* The caller gets "no_reply" now, if this was the last handle, not when it is
+ * collected. */
 static int
-handle_gc(lua_State *L)
+from_drop(lua_State *L)
 {
-    struct handle *h = lua_touserdata(L, 1);
-    struct tp_actor *a = tp_actor_self();
-    if (h->owed != NULL && a != NULL) {
-        tp_owed_drop(a, h->owed);
-        h->owed = NULL;
+    return tp_handle_close(L, 1, &tp_handle_from);
+}
+
+static const struct tp_handle *
+check_from(lua_State *L)
+{
+    struct tp_handle *h = tp_handle_to(L, 1, &tp_handle_from);
+    if (h == NULL) {
+        tp_handle_refuse(L, 1, &tp_handle_from, "expected");
     }
-    return 0;
-}
-
-static struct handle *check_handle(lua_State *L, int arg);
-
-/* The caller gets "no_reply" now, not when the handle is collected. */
-static int
-handle_drop(lua_State *L)
-{
-    check_handle(L, 1);
-    return handle_gc(L);
+    return h;
 }
 
 static int
-handle_tostring(lua_State *L)
+from_tostring(lua_State *L)
 {
-    struct handle *h = lua_touserdata(L, 1);
-    lua_pushfstring(L, "from <0.%d.%d>%s", (int)tp_pid_index(h->caller),
-                    (int)tp_pid_gen(h->caller),
-                    h->owed == NULL ? " (answered)" : "");
+    const struct tp_handle *h = check_from(L);
+    bool open = tp_handle_object(h, tp_actor_self()) != NULL;
+    lua_pushfstring(L, "from <0.%d.%d>%s", (int)tp_pid_index(h->pid),
+                    (int)tp_pid_gen(h->pid), open ? "" : " (answered)");
     return 1;
 }
 
-/* handle.pid, handle:reply(value), handle:drop() */
+/* handle.pid, and the methods */
 static int
-handle_index(lua_State *L)
+from_index(lua_State *L)
 {
-    struct handle *h = lua_touserdata(L, 1);
+    const struct tp_handle *h = check_from(L);
     const char *key = lua_tostring(L, 2);
     if (key != NULL && strcmp(key, "pid") == 0) {
-        tp_push_pid(L, h->caller);
-    } else if (key != NULL && strcmp(key, "reply") == 0) {
-        lua_pushcfunction(L, tp_l_reply);
-    } else if (key != NULL && strcmp(key, "drop") == 0) {
-        lua_pushcfunction(L, handle_drop);
+        tp_push_pid(L, h->pid);
     } else {
-        lua_pushnil(L);
+        lua_pushvalue(L, 2);
+        lua_rawget(L, lua_upvalueindex(1));
     }
     return 1;
 }
 
 static void
-push_metatable(lua_State *L, const char *name)
+from_ref(void *owed)
 {
-    if (luaL_newmetatable(L, name) == 0) {
-        return;
-    }
-    lua_pushcfunction(L, handle_index);
-    lua_setfield(L, -2, "__index");
-    lua_pushcfunction(L, handle_tostring);
-    lua_setfield(L, -2, "__tostring");
-    lua_pushliteral(L, OPEN);
-    lua_setfield(L, -2, "__name");
-    if (strcmp(name, OPEN) == 0) {
-        lua_pushcfunction(L, handle_gc);
-        lua_setfield(L, -2, "__gc");
-    }
+    tp_owed_ref(owed);
 }
+
+static void
+from_unref(void *owed)
+{
+    tp_owed_unref(owed);
+}
+
+static troupe_pid
+from_pid(const void *owed)
+{
+    return ((const struct tp_owed *)owed)->caller;
+}
+
+static const luaL_Reg from_methods[] = {
+    {"reply", tp_l_reply}, {"drop", from_drop}, {NULL, NULL}};
+
+static const luaL_Reg from_meta[] = {
+    {"__index", from_index}, {"__tostring", from_tostring}, {NULL, NULL}};
+
+const struct tp_handle_kind tp_handle_from = {
+    .name = "troupe.from",
+    .what = "request handle",
+    .gone = "request handle that was answered",
+    .to_many = "request handle in a message to many",
+    .ref = from_ref,
+    .unref = from_unref,
+    .to_one = true,
+    .methods = from_methods,
+    .meta = from_meta,
+    .pid = from_pid};
 
 void
 tp_push_from(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
-    struct handle *h = lua_newuserdata(L, sizeof *h);
-    h->owed = NULL;
-    h->caller = m->from;
-    push_metatable(L, OPEN);
-    lua_setmetatable(L, -2);
-    h->owed = tp_owed_new(a, m);
-    if (h->owed == NULL) {
+    struct tp_handle *h = tp_handle_new(L, &tp_handle_from);
+    struct tp_owed *o = tp_owed_new(a, m);
+    if (o == NULL) {
         luaL_error(L, "not enough memory");
     }
     m->ref = 0; /* from here on the handle answers, not the message */
+    tp_handle_set(h, o);
 }
 
-static struct handle *
-check_handle(lua_State *L, int arg)
-{
-    struct handle *h = lua_touserdata(L, arg);
-    bool ours = false;
-    if (h != NULL && lua_getmetatable(L, arg)) {
-        lua_getfield(L, -1, "__name");
-        ours = lua_type(L, -1) == LUA_TSTRING &&
-               strcmp(lua_tostring(L, -1), OPEN) == 0;
-        lua_pop(L, 2);
-    }
-    luaL_argcheck(L, ours, arg, "request handle expected");
-    return h;
-}
+/* -- reply and call ------------------------------------------------------ */
 
 /* reply(from, value) -> true, or false: nobody waits any more. */
 int
 tp_l_reply(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    struct handle *h = check_handle(L, 1);
-    if (h->owed == NULL) {
+    if (tp_handle_check(L, a, 1, &tp_handle_from) == NULL) {
         lua_pushboolean(L, false);
         return 1;
     }
     if (lua_isnone(L, 2)) {
-        lua_settop(L, 1);
         lua_pushnil(L);
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
-    struct tp_owed *o = h->owed;
-    h->owed = NULL;
-    bool waits = tp_owed_reply(a, o, m);
-    push_metatable(L, CLOSED);
-    lua_setmetatable(L, 1);
+    struct tp_owed *o = tp_handle_object(lua_touserdata(L, 1), a);
+    bool waits = o != NULL && tp_owed_reply(o, m);
+    if (o == NULL) { /* a finalizer was faster */
+        tp_msg_unsend(m);
+    } else {
+        tp_handle_close(L, 1, &tp_handle_from);
+    }
     tp_actor_checkpoint();
     lua_pushboolean(L, waits);
     return 1;

@@ -257,6 +257,8 @@ static const luaL_Reg rx_methods[] = {{"recv", rx_recv},
                                       {"close", rx_close},
                                       {NULL, NULL}};
 
+static const luaL_Reg rx_meta[] = {{"__len", rx_len}, {NULL, NULL}};
+
 const struct tp_handle_kind tp_handle_tx = {.name = "troupe.channel.tx",
                                             TP_HANDLE_TEXTS("channel sender"),
                                             .ref = tx_ref,
@@ -267,7 +269,7 @@ const struct tp_handle_kind tp_handle_rx = {.name = "troupe.channel.rx",
                                             TP_HANDLE_TEXTS("channel receiver"),
                                             .unref = rx_unref,
                                             .methods = rx_methods,
-                                            .len = rx_len};
+                                            .meta = rx_meta};
 
 /* channel([capacity]) -> tx, rx; or nil, "nomem" */
 int

@@ -113,13 +113,16 @@ push_metatable(lua_State *L, const struct tp_handle_kind *kind)
         lua_pushcfunction(L, f->func);
         lua_setfield(L, -2, f->name);
     }
-    lua_setfield(L, -2, "__index");
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__index");
     lua_pushcfunction(L, handle_tostring);
-    lua_setfield(L, -2, "__tostring");
-    if (kind->len != NULL) {
-        lua_pushcfunction(L, kind->len);
-        lua_setfield(L, -2, "__len");
+    lua_setfield(L, -3, "__tostring");
+    for (const luaL_Reg *f = kind->meta; f != NULL && f->name != NULL; f++) {
+        lua_pushvalue(L, -1);
+        lua_pushcclosure(L, f->func, 1);
+        lua_setfield(L, -3, f->name);
     }
+    lua_pop(L, 1);
     lua_pushstring(L, kind->name);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, "__name");
@@ -159,6 +162,7 @@ void
 tp_handle_set(struct tp_handle *h, void *object)
 {
     h->holder->object = object;
+    h->pid = h->kind->pid == NULL ? 0 : h->kind->pid(object);
 }
 
 void *
@@ -203,7 +207,8 @@ tp_handle_encode(lua_State *L, int idx, struct tp_buf *out)
     if (out->handles == TP_HANDLES_NONE) {
         return h->kind->what;
     }
-    if (h->kind->ref == NULL && out->handles == TP_HANDLES_SHARED) {
+    if ((h->kind->ref == NULL || h->kind->to_one) &&
+        out->handles == TP_HANDLES_SHARED) {
         return h->kind->to_many;
     }
     uint32_t kind = 0;

@@ -35,7 +35,8 @@
     X(counter)                                                                 \
     X(conn)                                                                    \
     X(listener)                                                                \
-    X(udp)
+    X(udp)                                                                     \
+    X(from)
 
 struct tp_handle_kind {
     const char *name;           /* of the metatable: "troupe.channel.tx" */
@@ -46,8 +47,14 @@ struct tp_handle_kind {
      * below TP_RANK_CHANNEL; one that does not move: below TP_RANK_TIMER. Must
      * not park or run Lua. */
     void (*unref)(void *object);
+    /* Shared, yet not with many: its unref takes TP_RANK_SLOT, and exit reasons
+     * are released under that. */
+    bool to_one;
     const luaL_Reg *methods;
-    lua_CFunction len; /* may be NULL */
+    /* Metamethods beside or in place of the common ones, or NULL. Upvalue 1 is
+     * the table of methods. */
+    const luaL_Reg *meta;
+    troupe_pid (*pid)(const void *object); /* or NULL: see struct tp_handle */
     /* Of one that moves, or NULL: who sends it away keeps a reference of a
      * lesser kind, see tp_handle_sent; keep takes it, forget gives it back. */
     void (*keep)(void *object);
@@ -75,6 +82,7 @@ struct tp_handle {
     const struct tp_handle_kind *kind;
     struct tp_holder *holder; /* NULL: closed */
     uint64_t owner;           /* when the actor of the holder was born */
+    troupe_pid pid; /* whom its object is about; stays when it is closed */
 };
 
 /* The holder, if it still is there; a is the running actor, or NULL. */

@@ -145,13 +145,34 @@ tp_call_fini(struct tp_actor *self)
 
 /* -- the one who was asked ----------------------------------------------- */
 
-struct tp_owed *
-tp_owed_new(struct tp_actor *self, const struct tp_msg *m)
+/* In refs: it is on the callee's list. */
+#define LISTED (1u << 31)
+
+/* Gives back n of refs; returns what is left, and if that is nothing, o is no
+ * more. */
+static uint32_t
+release(struct tp_owed *o, uint32_t n)
+{
+    /* OWE-1 acq_rel: the last one frees after all others are done, and sees
+     * whether it was answered. Both sides are this decrement. */
+    uint32_t left =
+        atomic_fetch_sub_explicit(&o->refs, n, memory_order_acq_rel) - n;
+    if (left == 0) {
+        tp_free(o);
+    }
+    return left;
+}
+
+static struct tp_owed *
+owe(struct tp_actor *self, const struct tp_msg *m, uint32_t refs)
 {
     struct tp_owed *o = tp_malloc(sizeof *o);
     if (o == NULL) {
         return NULL;
     }
+    atomic_init(&o->refs, refs | LISTED);
+    atomic_init(&o->answered, false);
+    o->callee = self->pid;
     o->caller = m->from;
     o->id = m->ref;
     lock(self);
@@ -160,10 +181,16 @@ tp_owed_new(struct tp_actor *self, const struct tp_msg *m)
     return o;
 }
 
+struct tp_owed *
+tp_owed_new(struct tp_actor *self, const struct tp_msg *m)
+{
+    return owe(self, m, 1);
+}
+
 void
 tp_owed_queued(struct tp_actor *self, const struct tp_msg *m)
 {
-    if (tp_owed_new(self, m) == NULL) {
+    if (owe(self, m, 0) == NULL) {
         tp_call_answer(m->from, m->ref, NULL, NULL);
     }
 }
@@ -174,42 +201,57 @@ tp_call_release(struct tp_msg *m)
     tp_call_answer(m->from, m->ref, NULL, NULL);
 }
 
-/* Takes o off the list; false if its caller was failed already, and then o is
- * no more. */
-static bool
-settle(struct tp_actor *self, struct tp_owed *o, struct tp_owed *out)
+void
+tp_owed_ref(struct tp_owed *o)
 {
-    lock(self);
-    bool open = !self->told;
-    if (open) {
-        tp_list_remove(&o->on_callee);
-        *out = *o;
-    }
-    unlock(self);
-    if (open) {
-        tp_free(o);
-    }
-    return open;
+    /* relaxed: who takes a reference has one already. */
+    atomic_fetch_add_explicit(&o->refs, 1, memory_order_relaxed);
 }
 
 bool
-tp_owed_reply(struct tp_actor *self, struct tp_owed *o, struct tp_msg *reply)
+tp_owed_reply(struct tp_owed *o, struct tp_msg *reply)
 {
-    struct tp_owed was;
-    if (!settle(self, o, &was)) {
-        tp_msg_unsend(reply);
-        return false;
+    /* relaxed: seen by whoever releases it last, see release. */
+    atomic_store_explicit(&o->answered, true, memory_order_relaxed);
+    return tp_call_answer(o->caller, o->id, reply, NULL);
+}
+
+/* Takes o off the callee's list; false: that one's end has taken it, and then o
+ * may be no more. */
+static bool
+unlist(struct tp_owed *o, troupe_pid callee)
+{
+    struct tp_slot *s = tp_slot_at(callee);
+    bool listed = false;
+    if (s != NULL) {
+        tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+        struct tp_actor *a = s->actor;
+        listed = a != NULL && a->pid == callee && !a->told;
+        if (listed) {
+            tp_list_remove(&o->on_callee);
+        }
+        tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
     }
-    return tp_call_answer(was.caller, was.id, reply, NULL);
+    return listed;
 }
 
 void
-tp_owed_drop(struct tp_actor *self, struct tp_owed *o)
+tp_owed_unref(struct tp_owed *o)
 {
-    struct tp_owed was;
-    /* In finish the caller shall learn the reason, not that we forgot. */
-    if (!self->finishing && settle(self, o, &was)) {
-        tp_call_answer(was.caller, was.id, NULL, NULL);
+    troupe_pid callee = o->callee;
+    if (release(o, 1) != LISTED) {
+        return;
+    }
+    struct tp_actor *self = tp_actor_self();
+    if (self != NULL && self->pid == callee && self->finishing) {
+        return; /* the caller shall learn the reason, not that we forgot */
+    }
+    if (unlist(o, callee)) {
+        /* relaxed: release has seen it. */
+        if (!atomic_load_explicit(&o->answered, memory_order_relaxed)) {
+            tp_call_answer(o->caller, o->id, NULL, NULL);
+        }
+        tp_free(o);
     }
 }
 
@@ -221,6 +263,6 @@ tp_owed_fail(struct tp_list *owed, struct tp_reason *reason)
             tp_container_of(owed->next, struct tp_owed, on_callee);
         tp_list_remove(&o->on_callee);
         tp_call_answer(o->caller, o->id, NULL, reason);
-        tp_free(o);
+        release(o, LISTED);
     }
 }

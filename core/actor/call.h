@@ -7,11 +7,13 @@
  *           it waits for, and ends that very wait. So a late answer finds
  *           another number and is dropped, and exactly one answer counts:
  *           reply, no_reply, or the end of the one who was asked.
- *           The one who was asked keeps a struct tp_owed for each request it
- *           has taken or that its mailbox held at its end; its end fails
- *           them.
- * Threads:  call: the caller. owed_*: the one who was asked. answer: any.
+ *           The one who was asked, the callee, keeps a struct tp_owed for each
+ *           request it has taken or that its mailbox held at its end; its end
+ *           fails them. Others may have references to one, and answer as well.
+ * Threads:  call: the caller. owed_new: the callee. answer and the rest of
+ *           owed_*: any.
  * Locks:    TP_RANK_SLOT, of one actor at a time.
+ * Ordering: OWE-1 in call.c.
  * Memory:   see each function.
  * Parks:    tp_call.
  * Fails:    see tp_call.
@@ -28,7 +30,12 @@
 /* A request that was taken and is to be answered. */
 struct tp_owed {
     struct tp_list on_callee; /* under the callee's slot lock */
-    troupe_pid caller;        /* set at birth */
+    /* any thread, atomic */
+    _Atomic uint32_t refs; /* and a bit for the callee's list */
+    _Atomic bool answered;
+    /* set at birth */
+    troupe_pid callee;
+    troupe_pid caller;
     uint64_t id;
 };
 
@@ -52,16 +59,18 @@ bool tp_call_answer(troupe_pid caller, uint64_t id, struct tp_msg *reply,
                     struct tp_reason *reason);
 
 /* The running actor has taken m, a TP_MSG_CALL, out of its mailbox. The caller
- * of that request waits until the result is answered. NULL without memory. */
+ * of that request waits until the result, one reference, is answered. NULL
+ * without memory. */
 struct tp_owed *tp_owed_new(struct tp_actor *self, const struct tp_msg *m);
 
-/* Answers with reply (taken); o is gone. False: nobody waits any more. */
-bool tp_owed_reply(struct tp_actor *self, struct tp_owed *o,
-                   struct tp_msg *reply);
+void tp_owed_ref(struct tp_owed *o);
 
-/* o was forgotten: the caller gets "no_reply", or the reason of self's end if
- * that is under way. o is gone. */
-void tp_owed_drop(struct tp_actor *self, struct tp_owed *o);
+/* The last one is gone: the caller gets "no_reply" if it waits still, or, where
+ * the callee drops it in its end, the reason of that. No slot's lock is held. */
+void tp_owed_unref(struct tp_owed *o);
+
+/* Answers with reply (taken). False: nobody waits any more. */
+bool tp_owed_reply(struct tp_owed *o, struct tp_msg *reply);
 
 /* For finish: fails and frees a list that was taken from an actor. */
 void tp_owed_fail(struct tp_list *owed, struct tp_reason *reason);

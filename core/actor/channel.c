@@ -20,15 +20,9 @@
 #define GEN_LOW     ((1u << GEN_BITS) - 1)
 
 /* A sender that waits for room. */
-struct waiter {
-    struct tp_resource resource; /* the sender's */
-    /* the channel's lock */
-    struct tp_list node; /* empty: it is out of the line */
-    struct tp_msg *m;    /* NULL: it was taken over */
-    uint32_t epoch;
-    /* set at birth */
-    troupe_pid pid;
-    struct tp_channel *ch;
+struct sender {
+    struct tp_waiter waiter;
+    struct tp_msg *m; /* NULL: it was taken over; while in line, queue's lock */
 };
 
 static struct tp_msg *
@@ -37,18 +31,6 @@ as_message(uint64_t word)
     return (word & (TAG_PARKS | TAG_CLOSED)) != 0
                ? NULL
                : (struct tp_msg *)(uintptr_t)(word & ~TAG_MASK);
-}
-
-static void
-lock(struct tp_channel *ch)
-{
-    tp_mutex_lock(&ch->lock, TP_RANK_CHANNEL);
-}
-
-static void
-unlock(struct tp_channel *ch)
-{
-    tp_mutex_unlock(&ch->lock, TP_RANK_CHANNEL);
 }
 
 /* -- life ---------------------------------------------------------------- */
@@ -64,8 +46,7 @@ tp_channel_new(uint32_t capacity)
     atomic_init(&ch->refs, 2);
     ch->capacity = capacity;
     ch->tail = &ch->head;
-    tp_mutex_init(&ch->lock);
-    tp_list_init(&ch->line);
+    tp_waitq_init(&ch->waitq);
     return ch;
 }
 
@@ -156,27 +137,21 @@ drop_list(struct tp_msg *m)
     }
 }
 
-static void
-end_wait(struct waiter *w)
-{
-    tp_list_remove(&w->node);
-    tp_unpark_at(w->pid, w->epoch);
-}
-
 void
 tp_channel_rx_close(struct tp_channel *ch)
 {
     if (ch->capacity != 0) {
-        lock(ch);
+        tp_waitq_lock(&ch->waitq);
     }
     /* CHN-1 acquire: as in fetch. */
     uint64_t word =
         atomic_exchange_explicit(&ch->inbox, TAG_CLOSED, memory_order_acquire);
     if (ch->capacity != 0) {
-        while (!tp_list_is_empty(&ch->line)) {
-            end_wait(tp_container_of(ch->line.next, struct waiter, node));
+        struct tp_waiter *w;
+        while ((w = tp_waitq_first_locked(&ch->waitq)) != NULL) {
+            tp_waitq_end_locked(w);
         }
-        unlock(ch);
+        tp_waitq_unlock(&ch->waitq);
     }
     drop_list(ch->head);
     drop_list(as_message(word));
@@ -226,62 +201,29 @@ tp_channel_push(struct tp_channel *ch, struct tp_msg *m)
     if (TP_LIKELY(ch->capacity == 0)) {
         return push_open(ch, m);
     }
-    lock(ch);
+    tp_waitq_lock(&ch->waitq);
     int rc = push_counted_locked(ch, m);
-    unlock(ch);
+    tp_waitq_unlock(&ch->waitq);
     return rc;
 }
 
-/* Takes w out of the line, if it is still there, and its message, if nobody
- * has taken that over. */
-static struct tp_msg *
-leave_line(struct waiter *w)
-{
-    lock(w->ch);
-    tp_list_remove(&w->node);
-    struct tp_msg *m = w->m;
-    unlock(w->ch);
-    return m;
-}
-
+/* The sender ends in line. */
 static void
-waiter_release(struct tp_resource *r)
+sender_release(struct tp_resource *r)
 {
-    struct waiter *w = tp_container_of(r, struct waiter, resource);
-    struct tp_msg *m = leave_line(w);
-    if (m != NULL) {
-        tp_msg_drop(m);
+    struct sender *s = tp_container_of(r, struct sender, waiter.resource);
+    tp_waiter_leave(&s->waiter);
+    if (s->m != NULL) {
+        tp_msg_drop(s->m);
     }
-    tp_free(w);
-}
-
-/* Still in line, for the wait that begins now? */
-static bool
-goes_on(struct tp_actor *self, struct waiter *w)
-{
-    lock(w->ch);
-    bool waits = !tp_list_is_empty(&w->node);
-    w->epoch = tp_wait_epoch(self->slot);
-    unlock(w->ch);
-    return waits;
+    tp_free(s);
 }
 
 static int
-wait_for_room(struct tp_actor *self, struct waiter *w, uint64_t deadline_ns)
+wait_for_room(struct tp_actor *self, struct sender *s, uint64_t deadline_ns)
 {
-    int rc = 0;
-    tp_resource_add(self, &w->resource);
-    while (rc == 0 && goes_on(self, w)) {
-        if (deadline_ns != TP_NEVER && tp_now_ns() >= deadline_ns) {
-            rc = TROUPE_ETIMEOUT;
-        } else {
-            rc = tp_actor_park(self, deadline_ns);
-        }
-    }
-    tp_resource_remove(&w->resource);
-    bool sent = leave_line(w) == NULL;
-    tp_wait_abandon(self->slot); /* it may be over before it began */
-    return sent ? 0 : rc != 0 ? rc : TROUPE_ECLOSED;
+    int rc = tp_waiter_wait(self, &s->waiter, deadline_ns);
+    return rc == 0 && s->m != NULL ? TROUPE_ECLOSED : rc;
 }
 
 int
@@ -292,25 +234,22 @@ tp_channel_send_dl(struct tp_actor *self, struct tp_channel *ch,
     if (rc != TROUPE_EFULL) {
         return rc;
     }
-    struct waiter *w = tp_calloc(1, sizeof *w);
-    if (w == NULL) {
+    struct sender *s = tp_malloc(sizeof *s);
+    if (s == NULL) {
         return TROUPE_ENOMEM;
     }
-    w->resource.release = waiter_release;
-    tp_list_init(&w->node);
-    w->m = m;
-    w->pid = self->pid;
-    w->ch = ch;
-    lock(ch);
+    tp_waiter_init(&s->waiter, &ch->waitq, self, sender_release);
+    s->m = m;
+    tp_waitq_lock(&ch->waitq);
     rc = push_counted_locked(ch, m);
     if (rc == TROUPE_EFULL) {
-        tp_list_push_back(&ch->line, &w->node);
+        tp_waitq_push_locked(&s->waiter);
     }
-    unlock(ch);
+    tp_waitq_unlock(&ch->waitq);
     if (rc == TROUPE_EFULL) {
-        rc = wait_for_room(self, w, deadline_ns);
+        rc = wait_for_room(self, s, deadline_ns);
     }
-    tp_free(w);
+    tp_free(s);
     return rc;
 }
 
@@ -349,16 +288,17 @@ tp_channel_fetch(struct tp_channel *ch)
 static void
 made_room(struct tp_channel *ch)
 {
-    lock(ch);
-    if (tp_list_is_empty(&ch->line)) {
+    tp_waitq_lock(&ch->waitq);
+    struct tp_waiter *w = tp_waitq_first_locked(&ch->waitq);
+    if (w == NULL) {
         ch->count--;
     } else {
-        struct waiter *w = tp_container_of(ch->line.next, struct waiter, node);
-        push_open(ch, w->m);
-        w->m = NULL;
-        end_wait(w);
+        struct sender *s = tp_container_of(w, struct sender, waiter);
+        push_open(ch, s->m);
+        s->m = NULL;
+        tp_waitq_end_locked(w);
     }
-    unlock(ch);
+    tp_waitq_unlock(&ch->waitq);
 }
 
 struct tp_msg *

@@ -34,6 +34,7 @@
 
 #include "actor/actor.h"
 #include "actor/message.h"
+#include "actor/waitq.h"
 
 struct tp_channel {
     /* any thread, atomic */
@@ -49,10 +50,9 @@ struct tp_channel {
     struct tp_msg **tail;
     uint32_t fetched; /* how many */
 
-    /* lock, and with a capacity only */
-    struct tp_mutex lock; /* rank CHANNEL */
-    uint32_t count;       /* queued messages */
-    struct tp_list line;  /* struct waiter: parked senders, FIFO */
+    /* with a capacity only */
+    struct tp_waitq waitq; /* senders that wait for room */
+    uint32_t count;        /* queued messages; waitq's lock */
 };
 
 /* A channel with one receiver and one sender, the caller's. NULL without

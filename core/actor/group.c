@@ -130,15 +130,14 @@ tp_group_event_name(const struct tp_msg *m, size_t *out_len)
     return (const char *)m->data + 1;
 }
 
-/* One event for each subscription, in their order; false without memory. */
+/* One join for each subscription, in their order; false without memory. */
 static bool
-events_new(const struct group *g, troupe_pid pid, bool join,
-           struct tp_msg **out_first)
+joins_new(const struct group *g, troupe_pid pid, struct tp_msg **out_first)
 {
     struct tp_msg **tail = out_first;
     struct tp_list *l = g->subs.next;
     for (; l != &g->subs; l = l->next) {
-        *tail = event_new(g, pid, tie_of(l)->ref, join);
+        *tail = event_new(g, pid, tie_of(l)->ref, true);
         if (*tail == NULL) {
             while (*out_first != NULL) {
                 struct tp_msg *m = *out_first;
@@ -154,14 +153,37 @@ events_new(const struct group *g, troupe_pid pid, bool join,
 }
 
 static void
-tell_locked(const struct group *g, struct tp_msg *events)
+push(troupe_pid to, struct tp_msg *event)
+{
+    if (tp_mailbox_push(to, event) != 0) {
+        tp_msg_drop(event);
+    }
+}
+
+static void
+tell_joins_locked(const struct group *g, struct tp_msg *events)
 {
     struct tp_list *l = g->subs.next;
     for (; l != &g->subs; l = l->next) {
         struct tp_msg *m = events;
         events = m->next;
-        if (tp_mailbox_push(tie_of(l)->pid, m) != 0) {
-            tp_msg_drop(m);
+        push(tie_of(l)->pid, m);
+    }
+}
+
+/* A leave cannot fail. Who cannot be told of it, for want of memory, would
+ * never know: as in link.c, that is its end. */
+static void
+tell_leave_locked(const struct group *g, troupe_pid pid)
+{
+    struct tp_list *l = g->subs.next;
+    for (; l != &g->subs; l = l->next) {
+        const struct tie *sub = tie_of(l);
+        struct tp_msg *m = event_new(g, pid, sub->ref, false);
+        if (m != NULL) {
+            push(sub->pid, m);
+        } else {
+            tp_actor_end(sub->pid, tp_reason_const(TP_REASON_MEMORY));
         }
     }
 }
@@ -187,13 +209,11 @@ find_member_locked(struct group *g, troupe_pid pid)
 }
 
 /* t is a member, and is freed. Who calls this closes the group if it is empty
- * now. A leave cannot fail, and who is not told of it would never know: as in
- * link.c, a lack of memory is the end. */
+ * now. */
 static void
 take_out_locked(struct tie *t)
 {
     struct group *g = t->group;
-    struct tp_msg *events;
     if (g->next == &t->on_group) {
         g->next = t->on_group.next;
     }
@@ -201,8 +221,7 @@ take_out_locked(struct tie *t)
     tp_strmap_remove(&members, &t->node);
     tp_list_remove(&t->on_group);
     tp_list_remove(&t->on_actor);
-    tp_check(events_new(g, t->pid, false, &events));
-    tell_locked(g, events);
+    tell_leave_locked(g, t->pid);
     tp_free(t);
 }
 
@@ -210,8 +229,8 @@ take_out_locked(struct tie *t)
 static int
 put_in_locked(struct tie *t, struct group *g, struct tp_actor *a)
 {
-    struct tp_msg *events;
-    if (!tp_strmap_reserve(&members) || !events_new(g, a->pid, true, &events)) {
+    struct tp_msg *joins;
+    if (!tp_strmap_reserve(&members) || !joins_new(g, a->pid, &joins)) {
         return TROUPE_ENOMEM;
     }
     t->group = g;
@@ -222,7 +241,7 @@ put_in_locked(struct tie *t, struct group *g, struct tp_actor *a)
     tp_list_push_back(&g->members, &t->on_group);
     tp_list_push_back(&a->groups, &t->on_actor);
     g->count++;
-    tell_locked(g, events);
+    tell_joins_locked(g, joins);
     return 0;
 }
 

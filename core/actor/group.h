@@ -55,7 +55,8 @@ int tp_groups(struct tp_msg **out_names);
 
 /*
  * From now on the running actor gets a TP_MSG_GROUP with *out_ref for each
- * join and leave; *out_pids are the members now, as tp_group_members gives
+ * join and leave, or, where there is no memory to tell it of a leave, ends with
+ * TP_REASON_MEMORY; *out_pids are the members now, as tp_group_members gives
  * them. TROUPE_ENOPROC: the actor is in its finish; else as tp_group_join.
  */
 int tp_group_monitor(struct tp_actor *self, const char *name, size_t len,

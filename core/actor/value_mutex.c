@@ -5,40 +5,17 @@
  */
 #include "actor/value_mutex.h"
 
-struct waiter {
-    struct tp_resource resource; /* the waiting actor's */
-    /* the mutex's lock */
-    struct tp_list node; /* empty: it was given the mutex */
-    uint32_t epoch;
-    /* set at birth */
-    troupe_pid pid;
-    struct tp_value_mutex *m;
-};
-
-static void
-lock(struct tp_value_mutex *m)
-{
-    tp_mutex_lock(&m->lock, TP_RANK_CHANNEL);
-}
-
-static void
-unlock(struct tp_value_mutex *m)
-{
-    tp_mutex_unlock(&m->lock, TP_RANK_CHANNEL);
-}
-
 /* The first in line has it now, or nobody. */
 static void
 hand_over_locked(struct tp_value_mutex *m)
 {
-    if (tp_list_is_empty(&m->line)) {
+    struct tp_waiter *w = tp_waitq_first_locked(&m->waitq);
+    if (w == NULL) {
         m->holder = 0;
-        return;
+    } else {
+        m->holder = w->pid;
+        tp_waitq_end_locked(w);
     }
-    struct waiter *w = tp_container_of(m->line.next, struct waiter, node);
-    tp_list_remove(&w->node);
-    m->holder = w->pid;
-    tp_unpark_at(w->pid, w->epoch);
 }
 
 /* The holder ends. */
@@ -47,9 +24,9 @@ hold_release(struct tp_resource *r)
 {
     struct tp_value_mutex *m = tp_container_of(r, struct tp_value_mutex, hold);
     m->abandoned = true;
-    lock(m);
+    tp_waitq_lock(&m->waitq);
     hand_over_locked(m);
-    unlock(m);
+    tp_waitq_unlock(&m->waitq);
     tp_value_mutex_unref(m);
 }
 
@@ -61,8 +38,7 @@ tp_value_mutex_new(struct tp_msg *value)
         return NULL;
     }
     atomic_init(&m->refs, 1);
-    tp_mutex_init(&m->lock);
-    tp_list_init(&m->line);
+    tp_waitq_init(&m->waitq);
     m->hold.release = hold_release;
     m->value = value;
     return m;
@@ -101,12 +77,12 @@ int
 tp_value_mutex_try_lock(struct tp_actor *self, struct tp_value_mutex *m,
                         bool *out_abandoned)
 {
-    lock(m);
+    tp_waitq_lock(&m->waitq);
     bool mine = m->holder == 0;
     if (mine) {
         m->holder = self->pid;
     }
-    unlock(m);
+    tp_waitq_unlock(&m->waitq);
     if (!mine) {
         return TROUPE_EBUSY;
     }
@@ -114,96 +90,52 @@ tp_value_mutex_try_lock(struct tp_actor *self, struct tp_value_mutex *m,
     return 0;
 }
 
-/* Out of the line; true if it was given the mutex before that. */
-static bool
-leave_line(struct waiter *w)
-{
-    lock(w->m);
-    bool given = tp_list_is_empty(&w->node);
-    tp_list_remove(&w->node);
-    unlock(w->m);
-    return given;
-}
-
 /* The waiting actor ends. It may have been given the mutex, but has not seen
  * the value: so the next one need not know. */
 static void
 waiter_release(struct tp_resource *r)
 {
-    struct waiter *w = tp_container_of(r, struct waiter, resource);
-    struct tp_value_mutex *m = w->m;
-    lock(m);
-    if (tp_list_is_empty(&w->node)) {
+    struct tp_waiter *w = tp_container_of(r, struct tp_waiter, resource);
+    struct tp_value_mutex *m =
+        tp_container_of(w->q, struct tp_value_mutex, waitq);
+    if (tp_waiter_leave(w)) {
+        tp_waitq_lock(&m->waitq);
         hand_over_locked(m);
+        tp_waitq_unlock(&m->waitq);
     }
-    tp_list_remove(&w->node);
-    unlock(m);
     tp_value_mutex_unref(m);
     tp_free(w);
 }
 
-/* Still in line, for the wait that begins now? */
-static bool
-goes_on(struct tp_actor *self, struct waiter *w)
-{
-    lock(w->m);
-    bool waits = !tp_list_is_empty(&w->node);
-    w->epoch = tp_wait_epoch(self->slot);
-    unlock(w->m);
-    return waits;
-}
-
-/* 0: self is the holder. */
-static int
-wait_in_line(struct tp_actor *self, struct waiter *w, uint64_t deadline_ns)
-{
-    int rc = 0;
-    tp_resource_add(self, &w->resource);
-    while (rc == 0 && goes_on(self, w)) {
-        if (deadline_ns != TP_NEVER && tp_now_ns() >= deadline_ns) {
-            rc = TROUPE_ETIMEOUT;
-        } else {
-            rc = tp_actor_park(self, deadline_ns);
-        }
-    }
-    tp_resource_remove(&w->resource);
-    bool given = leave_line(w);
-    tp_wait_abandon(self->slot); /* it may be over before it began */
-    return given ? 0 : rc;
-}
-
 /* Holder, or in line: 0 or TROUPE_EBUSY. TROUPE_EINVAL: holds it already. */
 static int
-enter(struct tp_value_mutex *m, struct waiter *w)
+enter(struct tp_value_mutex *m, struct tp_waiter *w)
 {
-    lock(m);
+    tp_waitq_lock(&m->waitq);
     int rc = m->holder == 0        ? 0
              : m->holder == w->pid ? TROUPE_EINVAL
                                    : TROUPE_EBUSY;
     if (rc == 0) {
         m->holder = w->pid;
     } else if (rc == TROUPE_EBUSY) {
-        tp_list_push_back(&m->line, &w->node);
+        tp_waitq_push_locked(w);
     }
-    unlock(m);
+    tp_waitq_unlock(&m->waitq);
     return rc;
 }
 
 static int
 lock_slow(struct tp_actor *self, struct tp_value_mutex *m, uint64_t deadline_ns)
 {
-    struct waiter *w = tp_calloc(1, sizeof *w);
+    struct tp_waiter *w = tp_malloc(sizeof *w);
     if (w == NULL) {
         return TROUPE_ENOMEM;
     }
-    w->resource.release = waiter_release;
-    tp_list_init(&w->node);
-    w->pid = self->pid;
-    w->m = m;
+    tp_waiter_init(w, &m->waitq, self, waiter_release);
     int rc = enter(m, w);
     if (rc == TROUPE_EBUSY) {
         tp_value_mutex_ref(m);
-        rc = wait_in_line(self, w, deadline_ns);
+        rc = tp_waiter_wait(self, w, deadline_ns);
         tp_value_mutex_unref(m);
     } else if (rc == TROUPE_EINVAL) {
         rc = TROUPE_EBUSY;
@@ -229,13 +161,13 @@ tp_value_mutex_lock(struct tp_actor *self, struct tp_value_mutex *m,
 int
 tp_value_mutex_unlock(struct tp_actor *self, struct tp_value_mutex *m)
 {
-    lock(m);
+    tp_waitq_lock(&m->waitq);
     bool held = m->holder == self->pid;
     if (held) {
         tp_resource_remove(&m->hold);
         hand_over_locked(m);
     }
-    unlock(m);
+    tp_waitq_unlock(&m->waitq);
     if (!held) {
         return TROUPE_EINVAL;
     }
@@ -246,9 +178,9 @@ tp_value_mutex_unlock(struct tp_actor *self, struct tp_value_mutex *m)
 bool
 tp_value_mutex_is_held_by(struct tp_value_mutex *m, troupe_pid pid)
 {
-    lock(m);
+    tp_waitq_lock(&m->waitq);
     bool held = m->holder == pid;
-    unlock(m);
+    tp_waitq_unlock(&m->waitq);
     return held;
 }
 

@@ -11,8 +11,6 @@
  * Memory:   counted; the holder and those in line count, too.
  * Parks:    lock.
  * Fails:    lock: see there.
- * Rejected: waiters that try again when they are woken - no order, and one
- *           that is killed between the two takes the wake with it.
  * Tests:    spec/unit/value_mutex_test.c, spec/unit/channel_stress.c
  */
 #ifndef TP_ACTOR_VALUE_MUTEX_H
@@ -20,16 +18,14 @@
 
 #include "actor/actor.h"
 #include "actor/message.h"
+#include "actor/waitq.h"
 
 struct tp_value_mutex {
     _Atomic uint32_t refs;
-    struct tp_mutex lock; /* rank CHANNEL */
+    struct tp_waitq waitq; /* who waits for it */
+    troupe_pid holder;     /* 0: free; waitq's lock */
 
-    /* lock */
-    troupe_pid holder;   /* 0: free */
-    struct tp_list line; /* struct waiter, FIFO */
-
-    /* the holder, before it gives up the lock above */
+    /* the holder, before it gives up that lock */
     bool abandoned; /* the last one ended with it, and none has been told */
     struct tp_resource hold;
     struct tp_msg *value;

@@ -7,6 +7,7 @@
 #include "ctx/fault.h"
 
 #include "base/sys.h"
+#include "ctx/sigchain.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -19,7 +20,7 @@
 #define ALT_BYTES ((size_t)64 << 10)
 
 static const struct tp_fault_ops *ops;
-static struct sigaction previous;
+static struct tp_sigchain chain = {.sig = SIGSEGV};
 
 static uintptr_t
 pc_of(const ucontext_t *uc)
@@ -31,21 +32,6 @@ pc_of(const ucontext_t *uc)
 #endif
 }
 
-/* As if ours had never been there: a handler is called, else the default is
- * set and the instruction faults again. */
-static void
-pass_on(int sig, siginfo_t *info, void *uc)
-{
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(sig, info, uc);
-    } else if (previous.sa_handler == SIG_DFL ||
-               previous.sa_handler == SIG_IGN) {
-        signal(sig, SIG_DFL);
-    } else {
-        previous.sa_handler(sig);
-    }
-}
-
 static void
 on_fault(int sig, siginfo_t *info, void *uc)
 {
@@ -54,8 +40,8 @@ on_fault(int sig, siginfo_t *info, void *uc)
     if (info->si_code > 0) { /* by the processor, not by kill */
         v = ops->judge((uintptr_t)info->si_addr, pc_of(uc), uc);
     }
-    if (v != TP_FAULT_CONTAINED) {
-        pass_on(sig, info, uc);
+    if (v != TP_FAULT_CONTAINED && !tp_sigchain_pass_on(&chain, info, uc)) {
+        signal(sig, SIG_DFL); /* the instruction faults again */
     }
     errno = saved;
 }
@@ -63,25 +49,19 @@ on_fault(int sig, siginfo_t *info, void *uc)
 int
 tp_fault_install(const struct tp_fault_ops *the_ops)
 {
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
     ops = the_ops;
-    sa.sa_sigaction = on_fault;
-    sa.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    sigemptyset(&sa.sa_mask);
+    chain.ours.sa_sigaction = on_fault;
+    chain.ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    sigemptyset(&chain.ours.sa_mask);
     /* Not between the fault and its handler: the actor is the one of now. */
-    sigaddset(&sa.sa_mask, SIGURG);
-    return sigaction(SIGSEGV, &sa, &previous) == 0 ? 0 : TROUPE_ESYSTEM;
+    sigaddset(&chain.ours.sa_mask, SIGURG);
+    return tp_sigchain_install(&chain);
 }
 
 void
 tp_fault_remove(void)
 {
-    struct sigaction now;
-    if (sigaction(SIGSEGV, NULL, &now) == 0 &&
-        (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_fault) {
-        sigaction(SIGSEGV, &previous, NULL);
-    }
+    tp_sigchain_remove(&chain);
 }
 
 int

@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "ctx/fiber.h"
+#include "ctx/sigchain.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -20,7 +21,7 @@
 #define RED_ZONE 128
 
 static const struct tp_preempt_ops *ops;
-static struct sigaction previous;
+static struct tp_sigchain chain = {.sig = SIGURG};
 
 bool
 tp_preempt_is_supported(void)
@@ -77,22 +78,11 @@ inject(ucontext_t *uc)
 }
 #endif
 
-/* A signal that we did not send is for whoever had the handler before. */
-static void
-pass_on(int sig, siginfo_t *info, void *uc)
-{
-    if ((previous.sa_flags & SA_SIGINFO) != 0) {
-        previous.sa_sigaction(sig, info, uc);
-    } else if (previous.sa_handler != SIG_DFL &&
-               previous.sa_handler != SIG_IGN) {
-        previous.sa_handler(sig);
-    } /* the default for SIGURG is to ignore it */
-}
-
 static void
 on_signal(int sig, siginfo_t *info, void *uc)
 {
     int saved = errno;
+    (void)sig;
     if (info->si_code == SI_TKILL && info->si_pid == getpid() &&
         ops->is_ours()) {
         struct tp_preempt_frame f = frame_of(uc);
@@ -100,7 +90,9 @@ on_signal(int sig, siginfo_t *info, void *uc)
             inject(uc);
         }
     } else {
-        pass_on(sig, info, uc);
+        /* Not ours: for whoever had the handler before; else ignored, as is
+         * the default for SIGURG. */
+        tp_sigchain_pass_on(&chain, info, uc);
     }
     errno = saved;
 }
@@ -108,24 +100,17 @@ on_signal(int sig, siginfo_t *info, void *uc)
 int
 tp_preempt_install(const struct tp_preempt_ops *the_ops)
 {
-    struct sigaction sa;
-    memset(&sa, 0, sizeof sa);
     ops = the_ops;
-    sa.sa_sigaction = on_signal;
-    sa.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
-    sigemptyset(&sa.sa_mask);
-    return sigaction(SIGURG, &sa, &previous) == 0 ? 0 : TROUPE_ESYSTEM;
+    chain.ours.sa_sigaction = on_signal;
+    chain.ours.sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK;
+    sigemptyset(&chain.ours.sa_mask);
+    return tp_sigchain_install(&chain);
 }
 
-/* Ours stays on top only if nobody has replaced it meanwhile. */
 void
 tp_preempt_remove(void)
 {
-    struct sigaction now;
-    if (sigaction(SIGURG, NULL, &now) == 0 &&
-        (now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == on_signal) {
-        sigaction(SIGURG, &previous, NULL);
-    }
+    tp_sigchain_remove(&chain);
 }
 
 void

@@ -177,15 +177,6 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
     v->wake_slot = s;
 }
 
-static void
-wake_one(void)
-{
-    int i = tp_idle_claim(&tp_sched.idle, 0);
-    if (i >= 0) {
-        tp_parker_unpark(&tp_sched.workers[i].parker);
-    }
-}
-
 /*
  * Of what was queued at the last tick something waits still, if fewer were
  * taken since. Queues are first in, first out; a thief's share is not counted,
@@ -222,7 +213,7 @@ look_at_queues(uint64_t now_ns)
     waited |= has_waited(&mon.shared_taken, &mon.shared_queued, all,
                          tp_runq_len(tp_sched.runq, TP_RUNQ_SHARED));
     if (waited) {
-        wake_one();
+        tp_sched_wake_one();
     }
 }
 
@@ -283,7 +274,7 @@ look_at_timers(uint64_t now_ns)
     /* relaxed: a sample. */
     if (tp_timers_earliest() <= now_ns &&
         atomic_load_explicit(&tp_sched.timekeeper, memory_order_relaxed) < 0) {
-        wake_one();
+        tp_sched_wake_one();
     }
 }
 
@@ -292,7 +283,7 @@ static void
 look_at_events(void)
 {
     if (tp_sched_poll_is_due(POLL_LATE)) {
-        wake_one();
+        tp_sched_wake_one();
     }
 }
 

@@ -98,10 +98,8 @@ bit_of(int worker)
     return worker < 0 ? 0 : 1ull << worker;
 }
 
-/* Rather not the timekeeper or the poller: while they run, only the monitor has
- * an eye on the timers and events. */
-static void
-wake_one(void)
+void
+tp_sched_wake_one(void)
 {
     /* relaxed: a preference. */
     uint64_t avoid = bit_of(
@@ -174,7 +172,7 @@ void
 tp_sched_submit(struct tp_slot *s)
 {
     tp_runq_inject(tp_sched.runq, &s->qnode);
-    wake_one();
+    tp_sched_wake_one();
 }
 
 /* s is QUEUED, in no queue, and the caller's. */
@@ -267,7 +265,7 @@ tp_unpark_all(const struct tp_wake *wakes, size_t n)
         }
     }
     if (any) {
-        wake_one();
+        tp_sched_wake_one();
     }
 }
 
@@ -655,7 +653,7 @@ static void
 chain(struct tp_worker *w)
 {
     if (w->woken && tp_runq_has_work(tp_sched.runq)) {
-        wake_one();
+        tp_sched_wake_one();
     }
     w->woken = false;
 }
@@ -743,7 +741,7 @@ on_earlier_deadline(uint64_t deadline_ns)
         if (keeper >= 0) {
             tp_parker_unpark(&tp_sched.workers[keeper].parker);
         } else if (is_outside(tp_worker_self())) {
-            wake_one();
+            tp_sched_wake_one();
         }
     }
 }
@@ -809,7 +807,7 @@ void
 tp_sched_nudge(void)
 {
     if (tp_sched_all_sleep()) {
-        wake_one();
+        tp_sched_wake_one();
     }
 }
 

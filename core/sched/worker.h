@@ -159,6 +159,11 @@ void tp_worker_slice(struct tp_worker *w, struct tp_slot *s);
 /* s, QUEUED and in no queue, is for a scheduler. Any thread. */
 void tp_sched_submit(struct tp_slot *s);
 
+/* Wakes one that sleeps, if any does: rather not the timekeeper or the poller,
+ * as only the monitor has an eye on timers and events while they run. Any
+ * thread. */
+void tp_sched_wake_one(void);
+
 /* Makes all workers leave their loops. Any thread. */
 void tp_sched_stop(void);
 

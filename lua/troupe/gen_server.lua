@@ -825,15 +825,12 @@ M.call = troupe.call
 ---@return troupe.Err? err
 M.cast = troupe.cast
 
---- Answer a call, from any callback of the server that got it.
+--- Answer a call: from any callback of the server that got it, or in another
+-- actor that `from` was sent to. The first answer counts.
 ---@param from troupe.From
 ---@param value troupe.Sendable?
 ---@return boolean waits false: the caller does not wait any more
 M.reply = troupe.reply
-
-local function same(a, b)
-  return a == b or (type(a) == "table" and type(b) == "table")
-end
 
 --- End a server. Parks until it is gone. It stops before it takes any message
 -- that waits in its mailbox; calls among them fail with the reason.
@@ -844,29 +841,8 @@ end
 ---@return true? ok
 ---@return troupe.Reason? err "noproc", "timeout", or the reason if it is another one
 function M.stop(dest, reason, timeout)
-  if reason == nil then
-    reason = "normal"
-  end
-  local pid = dest
-  if type(dest) == "string" then
-    pid = troupe.whereis(dest)
-    if not pid then
-      return nil, "noproc"
-    end
-  end
-  if pid == troupe.self() then
-    error("a server cannot stop itself: return gen_server.stop_with(reason)", 2)
-  end
-  local ref = troupe.monitor(pid)
-  troupe._send_system(pid, { stop = reason })
-  local ended, err = troupe.await_down(ref, timeout)
-  if err then
-    troupe.demonitor(ref)
-    return nil, err
-  elseif same(ended, reason) then
-    return true
-  end
-  return nil, ended
+  return require("troupe.proc_lib").stop(dest, reason, timeout,
+    "a server cannot stop itself: return gen_server.stop_with(reason)")
 end
 
 -- In an actor of its own. A nil reply is one, too.

@@ -100,30 +100,8 @@ end
 ---@return true? ok it ended for that reason
 ---@return troupe.Err|troupe.Reason? err "timeout" | "noproc" | why it ended
 function M.stop(dest, reason, timeout)
-  if reason == nil then
-    reason = "normal"
-  end
-  local pid = pid_of(dest)
-  if type(pid) == "string" then
-    pid = troupe.whereis(pid)
-    if not pid then
-      return nil, "noproc"
-    end
-  end
-  if pid == troupe.self() then
-    error("a machine stops itself with cx:stop", 2)
-  end
-  local ref = troupe.monitor(pid)
-  troupe._send_system(pid, { stop = reason })
-  local ended, err = troupe.await_down(ref, timeout)
-  if err then
-    troupe.demonitor(ref)
-    return nil, err
-  end
-  if ended == reason or (type(reason) == "table" and type(ended) == "table") then
-    return true
-  end
-  return nil, ended
+  return require("troupe.proc_lib").stop(pid_of(dest), reason, timeout,
+    "a machine stops itself with cx:stop")
 end
 
 -- ------------------------------------------------------------------ handles

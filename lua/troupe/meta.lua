@@ -308,8 +308,9 @@ function Udp:fd() end
 --- A monitor, see `troupe.monitor`.
 ---@alias troupe.Ref number
 
---- A request that was received and is to be answered. Collected unanswered, its
---- caller gets nil, "no_reply".
+--- A request that was received and is to be answered; may be sent to others, and
+--- the first answer counts. When the last one is collected, or gone with its
+--- actor, the caller gets nil, "no_reply".
 ---@class troupe.From: userdata
 ---@field pid troupe.Pid who called
 local From = {}
@@ -319,7 +320,7 @@ local From = {}
 ---@return boolean waits false: nobody waits any more
 function From:reply(value) end
 
---- The caller gets nil, "no_reply" now.
+--- As if it were collected now.
 function From:drop() end
 
 ---@class troupe.Task

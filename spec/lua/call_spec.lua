@@ -250,11 +250,156 @@ describe("a request handle", function()
     assert.equal(4, troupe.call(pid, { ask = true, n = 4 }))
   end)
 
+  helper.it("of a run that is over answers nobody", function()
+    local kept
+    troupe.run(function()
+      local me = troupe.self()
+      local caller = troupe.spawn(function() troupe.call(me, "x", math.huge) end)
+      kept = select(2, helper.receive())
+      caller:kill()
+      helper.ended(caller)
+    end)
+    troupe.run(function()
+      assert.is_false(kept:reply "late")
+      assert.is_false(troupe.reply(kept, "late"))
+      assert.matches("^from <0%.%d+%.%d+> %(answered%)$", tostring(kept))
+      assert.is_userdata(kept.pid)
+      kept:drop()
+    end)
+  end)
+
   helper.actor("is refused where it is none", function()
     for _, bad in ipairs { 1, "x", {}, io.stdout, troupe.self() } do
       assert.matches("request handle expected", helper.misuse("reply", bad, 1))
     end
     assert.matches("request handle expected", helper.misuse("reply"))
+  end)
+
+  helper.actor("may be sent to another actor, which answers", function()
+    local worker = troupe.spawn(function()
+      while true do
+        local job = troupe.receive()
+        assert(job.from:reply(job.n * 2))
+      end
+    end)
+    local front = troupe.spawn(function()
+      while true do
+        local n, from = troupe.receive()
+        troupe.send(worker, { n = n, from = from })
+      end
+    end)
+    for i = 1, 10 do
+      assert.equal(2 * i, troupe.call(front, i))
+    end
+    front:kill()
+    worker:kill()
+  end)
+
+  helper.actor("is answered by the first who replies", function()
+    local me = troupe.self()
+    local front = troupe.spawn(function()
+      local _, from = troupe.receive()
+      local others = {}
+      for i = 1, 3 do
+        others[i] = troupe.spawn(function()
+          troupe.send(me, { told = from:reply(i), again = from:reply(i), pid = from.pid })
+        end)
+      end
+      for i = 1, 3 do
+        troupe.join(others[i])
+      end
+      troupe.send(me, { told = from:reply "last", pid = from.pid })
+    end)
+    local reply = troupe.call(front, "x", math.huge)
+    assert.is_true(reply == 1 or reply == 2 or reply == 3)
+    local told = 0
+    for _ = 1, 4 do
+      local m = helper.receive()
+      assert.equal(me, m.pid)
+      assert.is_not_true(m.again)
+      told = told + (m.told and 1 or 0)
+    end
+    assert.equal(1, told)
+  end)
+
+  helper.actor("fails its caller with the last of its copies, or with who was asked", function()
+    local function lose(from) from:drop() troupe.send(from.pid, "lost") end
+    -- Both throw it away: the other one later, or first.
+    for _, first in ipairs { true, false } do
+      local front = troupe.spawn(function()
+        local _, from = troupe.receive()
+        if first then
+          troupe.join(troupe.spawn(lose, from))
+          from:drop()
+        else
+          troupe.spawn(lose, from)
+          from:drop()
+        end
+        idle()
+      end)
+      assert.same({ nil, "no_reply" }, { troupe.call(front, 1, math.huge) })
+      assert.equal("lost", (helper.receive()))
+      front:kill()
+    end
+    -- The other one ends with it, or with it unread in its mailbox.
+    for _, reads in ipairs { true, false } do
+      local front = troupe.spawn(function()
+        local front, _, from = troupe.self(), troupe.receive()
+        local other = troupe.spawn(function()
+          if reads then
+            local kept = troupe.receive()
+            troupe.send(front, "has it")
+            troupe.sleep(1000)
+            kept:drop()
+          end
+          troupe.sleep(1000)
+        end)
+        troupe.send(other, from)
+        from:drop()
+        if reads then
+          troupe.receive()
+        end
+        other:kill()
+        idle()
+      end)
+      assert.same({ nil, "no_reply" }, { troupe.call(front, 1, math.huge) })
+      front:kill()
+    end
+    -- As in OTP the call is over with the one who was asked, wherever the handle is.
+    local other
+    local front = troupe.spawn(function()
+      local _, from = troupe.receive()
+      troupe.send(troupe.whereis "keeper", from)
+      troupe.exit "gone"
+    end)
+    local me = troupe.self()
+    other = troupe.spawn(function()
+      troupe.register "keeper"
+      troupe.send(me, "ready")
+      local from = troupe.receive()
+      assert(troupe.receive() == "now")
+      troupe.send(me, { told = from:reply "late" })
+    end)
+    assert.equal("ready", (helper.receive()))
+    assert.same({ nil, "gone" }, { troupe.call(front, 1, math.huge) })
+    troupe.send(other, "now")
+    assert.same({ told = false }, (helper.receive()))
+    helper.silence()
+  end)
+
+  helper.actor("goes into messages to one, and only while it is open", function()
+    local pid = troupe.spawn(function()
+      local _, from = troupe.receive()
+      assert(troupe.sendable(from))
+      local _, why = troupe.sendable(from, true)
+      assert(why:match "request handle in a message to many", why)
+      from:reply "ok"
+      _, why = troupe.sendable { from }
+      assert(why:match "request handle that was answered", why)
+      troupe.send(from.pid, "done")
+    end)
+    assert.equal("ok", troupe.call(pid, "x"))
+    assert.equal("done", (helper.receive()))
   end)
 
   helper.actor("told to a message that is lost on the way is no_reply", function()

@@ -47,6 +47,48 @@ pause_a_little(struct tp_actor *self, uint64_t chance)
     }
 }
 
+static void
+answer(struct tp_owed *o, uint64_t n)
+{
+    tp_owed_reply(o, num_msg(mix(n)));
+    tp_owed_unref(o);
+}
+
+/* A request that is answered elsewhere; every other one never. */
+struct errand {
+    struct tp_owed *owed;
+    uint64_t n;
+};
+
+static void
+deputy(struct tp_actor *self, void *arg)
+{
+    struct errand e = *(struct errand *)arg;
+    free(arg);
+    pause_a_little(self, mix(e.n));
+    if (e.n % 2 == 0) {
+        answer(e.owed, e.n);
+    } else {
+        tp_owed_unref(e.owed);
+    }
+}
+
+/* The other one may do the same at once. */
+static void
+hand_on(struct tp_owed *o, uint64_t n)
+{
+    struct errand *e = malloc(sizeof *e);
+    tp_check(e != NULL);
+    *e = (struct errand){o, n};
+    tp_owed_ref(o);
+    spawn(deputy, e);
+    if (n % 3 == 0) {
+        answer(o, n);
+    } else {
+        tp_owed_unref(o);
+    }
+}
+
 /* Takes requests and answers some; ends by itself now and then. */
 static void
 server(struct tp_actor *self, void *arg)
@@ -69,10 +111,12 @@ server(struct tp_actor *self, void *arg)
             return; /* with this one, and what is queued, unanswered */
         }
         if (what == 1) {
-            tp_owed_drop(self, o);
+            tp_owed_unref(o);
+        } else if (what == 3) {
+            hand_on(o, n);
         } else {
             pause_a_little(self, what == 2 ? random_next(&x) : 0);
-            tp_owed_reply(self, o, num_msg(mix(n)));
+            answer(o, n);
         }
     }
 }

@@ -78,6 +78,15 @@ take(struct tp_actor *self, uint64_t *out_n)
     return o;
 }
 
+/* With the only reference. */
+static bool
+answer(struct tp_owed *o, struct tp_msg *reply)
+{
+    bool waits = tp_owed_reply(o, reply);
+    tp_owed_unref(o);
+    return waits;
+}
+
 static void
 expect_no_mail(struct tp_actor *self)
 {
@@ -104,7 +113,7 @@ serve(struct tp_actor *self, void *unused)
         n = msg_num(m);
         m->ref = 0;
         tp_msg_drop(m);
-        tp_owed_reply(self, o, num_msg(n + 1));
+        answer(o, num_msg(n + 1));
     }
 }
 
@@ -176,7 +185,7 @@ forget(struct tp_actor *self, void *unused)
 {
     uint64_t n;
     (void)unused;
-    tp_owed_drop(self, take(self, &n));
+    tp_owed_unref(take(self, &n));
     body_wait(self, NULL);
 }
 
@@ -238,7 +247,7 @@ serve_late(struct tp_actor *self, void *unused)
     (void)unused;
     struct tp_owed *o = take(self, &n);
     SPIN_UNTIL(get(&go) != 0);
-    set(&replied, 1 + tp_owed_reply(self, o, num_msg(n + 1)));
+    set(&replied, 1 + answer(o, num_msg(n + 1)));
     body_wait(self, NULL);
 }
 
@@ -363,15 +372,17 @@ end_holding(struct tp_actor *self, void *unused)
 static void
 drop_in_finish(struct tp_actor *self, void *unused)
 {
+    (void)self;
     (void)unused;
-    tp_owed_drop(self, to_drop);
+    tp_owed_unref(to_drop);
 }
 
 static void
 reply_in_finish(struct tp_actor *self, void *unused)
 {
+    (void)self;
     (void)unused;
-    tp_check(tp_owed_reply(self, to_drop, num_msg(99)));
+    tp_check(answer(to_drop, num_msg(99)));
 }
 
 static void
@@ -397,6 +408,88 @@ the_end_of_the_other_fails_the_call(void **state)
     run_both(end_root);
 }
 
+/* --- others who answer --- */
+
+/* One reference for each. */
+struct shared {
+    struct tp_owed *owed;
+    counter go, done;
+    bool replies, told;
+};
+
+static void
+have_one(struct tp_actor *self, void *arg)
+{
+    struct shared *s = arg;
+    YIELD_UNTIL(self, get(&s->go) != 0);
+    s->told = s->replies && tp_owed_reply(s->owed, num_msg(7));
+    tp_owed_unref(s->owed);
+    set(&s->done, 1);
+}
+
+/* Takes a request, lets another have it too, and does as that one. */
+static void
+share(struct tp_actor *self, void *arg)
+{
+    struct shared *s = arg;
+    uint64_t n;
+    s->owed = take(self, &n);
+    tp_owed_ref(s->owed);
+    spawn(have_one, s);
+    if (n == 1) { /* ends with it */
+        tp_actor_exit(self, tp_reason_const(TP_REASON_SHUTDOWN));
+    }
+    if (n == 2) { /* is the first to answer */
+        tp_check(answer(s->owed, num_msg(6)));
+        set(&s->go, 1);
+    } else { /* has thrown it away */
+        tp_owed_unref(s->owed);
+        set(&s->go, 1);
+    }
+    YIELD_UNTIL(self, get(&s->done) != 0);
+}
+
+static int
+call_shared(struct tp_actor *self, uint64_t how, struct shared *s,
+            uint64_t *out_n)
+{
+    enum tp_reason_kind kind;
+    troupe_pid p = spawn(share, s);
+    int rc = call(self, p, how, SOON, out_n, &kind);
+    set(&s->go, 1);
+    YIELD_UNTIL(self, get(&s->done) != 0);
+    join_kind(self, p);
+    return rc;
+}
+
+static void
+shared_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 50; i++) {
+        uint64_t n = 0;
+        struct shared s = {.replies = true};
+        CHECK_EQ(call_shared(self, 1, &s, &n), TROUPE_ENOPROC);
+        tp_check(!s.told);
+        s = (struct shared){.replies = true};
+        CHECK_EQ(call_shared(self, 2, &s, &n), 0);
+        tp_check(n == 6 && !s.told);
+        s = (struct shared){.replies = true};
+        CHECK_EQ(call_shared(self, 3, &s, &n), 0);
+        tp_check(n == 7 && s.told);
+        s = (struct shared){.replies = false};
+        CHECK_EQ(call_shared(self, 3, &s, &n), TROUPE_ENO_REPLY);
+    }
+    expect_no_mail(self);
+}
+
+static void
+the_first_answer_counts(void **state)
+{
+    (void)state;
+    run_both(shared_root);
+}
+
 /* --- the end of the one who asks --- */
 
 static void
@@ -420,9 +513,9 @@ caller_dies_root(struct tp_actor *self, void *unused)
         end_with(p, TP_REASON_KILLED);
         if (i % 2 == 0) {
             join_kind(self, p);
-            tp_check(!tp_owed_reply(self, o, num_msg(2)));
+            tp_check(!answer(o, num_msg(2)));
         } else {
-            tp_owed_reply(self, o, num_msg(2));
+            answer(o, num_msg(2));
             join_kind(self, p);
         }
     }
@@ -561,7 +654,7 @@ fault_root(struct tp_actor *self, void *unused)
         tp_fault_arm(0);
         CHECK_EQ(o == NULL, hit);
         if (o != NULL) {
-            tp_owed_drop(self, o);
+            tp_owed_unref(o);
         }
     }
 }
@@ -614,6 +707,7 @@ main(void)
         cmocka_unit_test(a_call_times_out_and_leaves_nothing),
         cmocka_unit_test(a_call_to_the_dead_fails_at_once),
         cmocka_unit_test(the_end_of_the_other_fails_the_call),
+        cmocka_unit_test(the_first_answer_counts),
         cmocka_unit_test(a_caller_may_end_before_its_answer),
         cmocka_unit_test(a_full_mailbox_refuses_drops_or_lets_wait),
         cmocka_unit_test(a_caller_may_end_while_it_waits_for_room),

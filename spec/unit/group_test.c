@@ -478,6 +478,44 @@ without_memory_nothing_has_changed(void **state)
     run(1, fault_root);
 }
 
+static counter watching;
+
+static void
+watch_for_ever(struct tp_actor *self, void *arg)
+{
+    watch(self, "g", arg, 1);
+    add(&watching, 1);
+    tp_actor_park(self, TP_NEVER);
+}
+
+/* Two watch; the first one's event finds no memory, the other one hears. */
+static void
+leave_fault_root(struct tp_actor *self, void *unused)
+{
+    troupe_pid me = self->pid;
+    (void)unused;
+    join("g", me);
+    set(&watching, 0);
+    troupe_pid p = spawn(watch_for_ever, &me);
+    YIELD_UNTIL(self, get(&watching) == 1);
+    uint64_t ref = watch(self, "g", &me, 1);
+    tp_msg_trim();
+    tp_fault_arm(1);
+    tp_check(leave("g", me));
+    tp_check(tp_fault_fired());
+    tp_fault_arm(0);
+    CHECK_EQ(join_kind(self, p), TP_REASON_MEMORY);
+    check_event(self, ref, "g", false, me);
+}
+
+static void
+who_cannot_be_told_of_a_leave_ends(void **state)
+{
+    (void)state;
+    run(1, leave_fault_root);
+    run(2, leave_fault_root);
+}
+
 int
 main(void)
 {
@@ -490,6 +528,7 @@ main(void)
         cmocka_unit_test(a_monitor_goes_with_its_owner),
         cmocka_unit_test(all_monitors_see_one_order),
         cmocka_unit_test(without_memory_nothing_has_changed),
+        cmocka_unit_test(who_cannot_be_told_of_a_leave_ends),
     };
     return cmocka_run_group_tests_name("group", tests, NULL, NULL);
 }

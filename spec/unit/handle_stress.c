@@ -1,5 +1,5 @@
 /*
- * handle_stress.c - handles in Lua: ends that travel while actors are killed.
+ * handle_stress.c - handles in Lua that travel while actors are killed.
  *
  * The sanitizers see what is released twice or never; the script sees that
  * every channel ends. TROUPE_SEED=n repeats a run.
@@ -32,8 +32,10 @@ static const char script[] =
     "    local m, from, kind = troupe.receive()\n"
     "    local to = 'carrier' .. random(n)\n"
     "    local way = random(9)\n"
-    "    if kind == 'call' then from:reply(m)\n"
+    "    if kind == 'call' and way < 6 then from:reply(m)\n"
+    "    elseif kind == 'call' then troupe.send(to, {from = from})\n"
     "    elseif type(m) ~= 'table' then\n"
+    "    elseif m.from and way < 4 then m.from:reply({})\n"
     "    elseif way == 1 then\n"
     "      local tx, rx = troupe.channel(1)\n"
     "      tx:send(m)\n"
