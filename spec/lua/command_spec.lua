@@ -79,6 +79,16 @@ describe("troupe run", function()
     complains(helper.run_script "print(", 1, "main.lua:1:")
   end)
 
+  helper.it("compiles a large file with 64-bit literals", function()
+    local lines = {}
+    for i = 1, 400 do
+      lines[i] = ("function f%d() return { 5LL, 'a%d', function() return %d end } end"):format(i, i, i)
+    end
+    lines[401] = "print(f1()[1])"
+    local r = helper.run_script(table.concat(lines, "\n"))
+    assert.same({ 0, "5LL\n", "" }, { r.status, r.out, r.err })
+  end)
+
   helper.it("runs an empty file", function()
     local r = helper.run_script ""
     assert.same({ 0, "", "" }, { r.status, r.out, r.err })
