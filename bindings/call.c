@@ -19,18 +19,28 @@
 #define TIMEOUT_DEFAULT_NS 5000000000ull
 
 struct handle {
-    struct tp_owed *owed; /* NULL: answered */
+    struct tp_owed *owed; /* see owed_of */
+    uint64_t owner;       /* started_ns of the actor that was asked */
     troupe_pid caller;
 };
+
+/* NULL: answered, or h is of an actor that has ended: the state of
+ * troupe.run's caller outlives its actor. */
+static struct tp_owed *
+owed_of(const struct handle *h, const struct tp_actor *a)
+{
+    return a != NULL && a->started_ns == h->owner ? h->owed : NULL;
+}
 
 static int
 handle_gc(lua_State *L)
 {
     struct handle *h = lua_touserdata(L, 1);
     struct tp_actor *a = tp_actor_self();
-    if (h->owed != NULL && a != NULL) {
-        tp_owed_drop(a, h->owed);
-        h->owed = NULL;
+    struct tp_owed *o = owed_of(h, a);
+    h->owed = NULL;
+    if (o != NULL) {
+        tp_owed_drop(a, o);
     }
     return 0;
 }
@@ -51,7 +61,7 @@ handle_tostring(lua_State *L)
     struct handle *h = lua_touserdata(L, 1);
     lua_pushfstring(L, "from <0.%d.%d>%s", (int)tp_pid_index(h->caller),
                     (int)tp_pid_gen(h->caller),
-                    h->owed == NULL ? " (answered)" : "");
+                    owed_of(h, tp_actor_self()) == NULL ? " (answered)" : "");
     return 1;
 }
 
@@ -96,6 +106,7 @@ tp_push_from(lua_State *L, struct tp_actor *a, struct tp_msg *m)
 {
     struct handle *h = lua_newuserdata(L, sizeof *h);
     h->owed = NULL;
+    h->owner = a->started_ns;
     h->caller = m->from;
     push_metatable(L, OPEN);
     lua_setmetatable(L, -2);
@@ -127,7 +138,7 @@ tp_l_reply(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     struct handle *h = check_handle(L, 1);
-    if (h->owed == NULL) {
+    if (owed_of(h, a) == NULL) {
         lua_pushboolean(L, false);
         return 1;
     }
@@ -136,9 +147,14 @@ tp_l_reply(lua_State *L)
         lua_pushnil(L);
     }
     struct tp_msg *m = tp_encode_message(L, 2, a->pid);
-    struct tp_owed *o = h->owed;
+    struct tp_owed *o = h->owed; /* a finalizer may have answered by now */
     h->owed = NULL;
-    bool waits = tp_owed_reply(a, o, m);
+    bool waits = false;
+    if (o != NULL) {
+        waits = tp_owed_reply(a, o, m);
+    } else {
+        tp_msg_unsend(m);
+    }
     push_metatable(L, CLOSED);
     lua_setmetatable(L, 1);
     tp_actor_checkpoint();

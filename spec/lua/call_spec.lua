@@ -250,6 +250,28 @@ describe("a request handle", function()
     assert.equal(4, troupe.call(pid, { ask = true, n = 4 }))
   end)
 
+  helper.it("is of no use once its run is over, and does no harm", function()
+    local function handle()
+      local from
+      troupe.run(function()
+        troupe.spawn(function(to) troupe.call(to, "x") end, troupe.self())
+        from = select(2, troupe.receive(5))
+      end)
+      return from
+    end
+    local replied, dropped, forgotten = handle(), handle(), handle()
+    assert.has_error(function() replied:reply(1) end)
+    troupe.run(function()
+      assert.is_false(replied:reply(1))
+      dropped:drop()
+      forgotten = nil -- luacheck: ignore
+      collectgarbage()
+      collectgarbage()
+      local pid = server(function(x) return x end)
+      assert.equal(1, troupe.call(pid, 1))
+    end)
+  end)
+
   helper.actor("is refused where it is none", function()
     for _, bad in ipairs { 1, "x", {}, io.stdout, troupe.self() } do
       assert.matches("request handle expected", helper.misuse("reply", bad, 1))
