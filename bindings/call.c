@@ -94,6 +94,8 @@ push_metatable(lua_State *L, const char *name)
     lua_pushcfunction(L, handle_tostring);
     lua_setfield(L, -2, "__tostring");
     lua_pushliteral(L, OPEN);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "__metatable");
     lua_setfield(L, -2, "__name");
     if (strcmp(name, OPEN) == 0) {
         lua_pushcfunction(L, handle_gc);
@@ -122,7 +124,8 @@ check_handle(lua_State *L, int arg)
 {
     struct handle *h = lua_touserdata(L, arg);
     bool ours = false;
-    if (h != NULL && lua_getmetatable(L, arg)) {
+    if (h != NULL && lua_objlen(L, arg) == sizeof *h &&
+        lua_getmetatable(L, arg)) {
         lua_getfield(L, -1, "__name");
         ours = lua_type(L, -1) == LUA_TSTRING &&
                strcmp(lua_tostring(L, -1), OPEN) == 0;

@@ -277,6 +277,17 @@ describe("a request handle", function()
       assert.matches("request handle expected", helper.misuse("reply", bad, 1))
     end
     assert.matches("request handle expected", helper.misuse("reply"))
+    local false_one = newproxy(true)
+    getmetatable(false_one).__name = "troupe.from"
+    assert.matches("request handle expected", helper.misuse("reply", false_one, 1))
+  end)
+
+  helper.actor("keeps its metatable for itself", function()
+    local pid = troupe.spawn(function()
+      local _, from = troupe.receive()
+      from:reply(getmetatable(from))
+    end)
+    assert.equal("troupe.from", troupe.call(pid, "x"))
   end)
 
   helper.actor("told to a message that is lost on the way is no_reply", function()
