@@ -104,6 +104,9 @@ function M.stop(dest, reason, timeout)
     reason = "normal"
   end
   local pid = pid_of(dest)
+  local opts = require "troupe.opts" -- not at the top: who only calls needs none
+  opts.check_dest("stop", pid)
+  opts.check_timeout("stop", 3, timeout)
   if type(pid) == "string" then
     pid = troupe.whereis(pid)
     if not pid then

@@ -813,8 +813,9 @@ function M._returned(result, ...)
   return gen_server._main(nil, result, { n = select("#", ...), ... }, true)
 end
 
-local function request(sup, ...)
-  local result, err = troupe.call(sup, { ... }, math.huge)
+local function request(sup, what, ...)
+  opts.check_dest(what == "start_like" and "start_child" or what, sup)
+  local result, err = troupe.call(sup, { what, ... }, math.huge)
   if result == nil then
     return nil, err
   end
