@@ -26,6 +26,9 @@ describe("troupe", function()
     for _, word in ipairs { "usage:", "run", "--schedulers", "--max-actors", "--version" } do
       assert.matches(word, r.out, 1, true)
     end
+    for _, other in ipairs { "-h", "run --help", "run --schedulers 1 -h" } do
+      assert.same({ 0, r.out, "" }, { command(other).status, command(other).out, command(other).err })
+    end
   end)
 
   helper.it("without arguments shows the usage, status 2", function()
