@@ -259,12 +259,12 @@ describe("a request handle", function()
       end)
       return from
     end
-    local replied, dropped, forgotten = handle(), handle(), { handle() }
-    assert.has_error(function() replied:reply(1) end)
+    local kept = { replied = handle(), dropped = handle(), forgotten = handle() }
+    assert.has_error(function() kept.replied:reply(1) end)
     troupe.run(function()
-      assert.is_false(replied:reply(1))
-      dropped:drop()
-      forgotten[1] = nil
+      assert.is_false(kept.replied:reply(1))
+      kept.dropped:drop()
+      kept.forgotten = nil
       collectgarbage()
       collectgarbage()
       local pid = server(function(x) return x end)
