@@ -167,7 +167,7 @@ static void
 read_options(lua_State *L, int arg, struct spawn_args *s)
 {
     size_t n = sizeof spawn_options / sizeof *spawn_options, i;
-    luaL_checktype(L, arg, LUA_TTABLE);
+    tp_check_type(L, arg, LUA_TTABLE, "opts");
     lua_pushnil(L);
     while (lua_next(L, arg) != 0) {
         const char *key =
@@ -324,7 +324,7 @@ int
 tp_l_sleep(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    luaL_checknumber(L, 1);
+    tp_check_type(L, 1, LUA_TNUMBER, "seconds");
     uint64_t deadline = tp_check_deadline(L, 1, "seconds");
     tp_lua_tier_up(L, a);
     int rc = deadline == 0 ? tp_actor_yield(a) : tp_actor_sleep(a, deadline);

@@ -194,6 +194,13 @@ int tp_exit_process(lua_State *L, struct tp_actor *a, int code);
 /* Sets the metatable that all pids share. */
 void tp_open_pids(lua_State *L);
 
+/* What has another type raises an error that calls the argument name. Numbers
+ * and strings stand for each other, as everywhere in Lua. */
+void tp_check_type(lua_State *L, int arg, int type, const char *name);
+lua_Number tp_check_number(lua_State *L, int arg, const char *name);
+const char *tp_check_string(lua_State *L, int arg, const char *name,
+                            size_t *out_len);
+
 /* A pid from a pid or a registered name, which is looked up at each call; 0,
  * which is no actor, for a name that nobody has; raises an argument error. */
 troupe_pid tp_check_pid(lua_State *L, int arg);

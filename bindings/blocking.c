@@ -48,7 +48,7 @@ tp_l_blocking(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     int args = lua_gettop(L) - 1;
-    luaL_checktype(L, 1, LUA_TFUNCTION);
+    tp_check_type(L, 1, LUA_TFUNCTION, "fn");
     if (tp_slot_blocks(a->slot)) { /* it is there already */
         lua_call(L, args, LUA_MULTRET);
         return lua_gettop(L);

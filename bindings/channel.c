@@ -276,7 +276,8 @@ int
 tp_l_channel(lua_State *L)
 {
     tp_check_actor(L);
-    lua_Number capacity = luaL_optnumber(L, 1, 0);
+    lua_Number capacity =
+        lua_isnoneornil(L, 1) ? 0 : tp_check_number(L, 1, "capacity");
     if (!lua_isnoneornil(L, 1) &&
         (!(capacity >= 1 && capacity < UINT32_MAX) || !tp_is_whole(capacity))) {
         return luaL_argerror(L, 1, "capacity must be a whole number from 1 on");

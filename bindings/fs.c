@@ -38,7 +38,7 @@ static const char *
 check_path(lua_State *L, int arg)
 {
     size_t n;
-    const char *path = luaL_checklstring(L, arg, &n);
+    const char *path = tp_check_string(L, arg, "path", &n);
     return strlen(path) == n ? path : NULL;
 }
 
@@ -297,7 +297,7 @@ l_write(lua_State *L)
 {
     const char *path = check_path(L, 1);
     size_t n;
-    const char *data = luaL_checklstring(L, 2, &n);
+    const char *data = tp_check_string(L, 2, "data", &n);
     struct writing w = {.fd = -1};
     int err = path == NULL
                   ? EINVAL

@@ -237,7 +237,7 @@ static int
 l_demonitor(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    lua_Number ref = luaL_checknumber(L, 1);
+    lua_Number ref = tp_check_number(L, 1, "ref");
     bool known = ref >= 1 && ref < 9007199254740992.0;
     lua_pushboolean(L, known && tp_group_demonitor(a, (uint64_t)ref));
     return 1;

@@ -146,6 +146,9 @@ struct tp_handle *
 tp_handle_new(lua_State *L, const struct tp_handle_kind *kind)
 {
     struct tp_actor *a = tp_check_actor(L);
+    if (TP_UNLIKELY(a->finishing)) { /* nobody would release it */
+        luaL_error(L, "a finalizer cannot make a %s", kind->what);
+    }
     struct tp_handle *h = push_closed(L, kind);
     struct tp_holder *o = tp_malloc(sizeof *o);
     if (o == NULL) {

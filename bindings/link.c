@@ -44,7 +44,7 @@ int
 tp_l_trap_exit(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    luaL_checktype(L, 1, LUA_TBOOLEAN);
+    tp_check_type(L, 1, LUA_TBOOLEAN, "on");
     bool old = a->trap_exit;
     tp_trap_exit(a, lua_toboolean(L, 1));
     lua_pushboolean(L, old);
@@ -68,7 +68,7 @@ int
 tp_l_demonitor(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    lua_Number ref = luaL_checknumber(L, 1);
+    lua_Number ref = tp_check_number(L, 1, "ref");
     bool known = ref >= 1 && ref < 9007199254740992.0;
     lua_pushboolean(L, known && tp_demonitor(a, (uint64_t)ref));
     return 1;
@@ -80,7 +80,7 @@ tp_l_await_down(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     struct tp_lua *t = tp_lua_of(a);
-    lua_Number ref = luaL_checknumber(L, 1);
+    lua_Number ref = tp_check_number(L, 1, "ref");
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     struct tp_msg *down;
     tp_refuse_in_scan(L, t);

@@ -274,7 +274,7 @@ l_log(lua_State *L)
 {
     enum tp_log_level level =
         (enum tp_log_level)lua_tointeger(L, lua_upvalueindex(1));
-    luaL_checkstring(L, 1);
+    tp_check_string(L, 1, "format", NULL);
     if (!tp_log_enabled(level)) {
         return 0;
     }

@@ -123,6 +123,12 @@ leave(int status)
     _exit(status);
 }
 
+static bool
+is_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
 static int
 run(int argc, char **argv)
 {
@@ -132,6 +138,10 @@ run(int argc, char **argv)
     troupe_config_init(&config);
     config.handle_signals = config.exits_after = true;
     while (at < argc && argv[at][0] == '-' && argv[at][1] != '\0') {
+        if (is_help(argv[at])) {
+            fputs(usage, stdout);
+            return EXIT_SUCCESS;
+        }
         int status = read_option(argc, argv, &at, &config);
         if (status != 0) {
             return status;
@@ -172,7 +182,7 @@ main(int argc, char **argv)
         printf("troupe %s\n", troupe_version());
         return EXIT_SUCCESS;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (is_help(argv[1])) {
         fputs(usage, stdout);
         return EXIT_SUCCESS;
     }

@@ -14,6 +14,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* -- arguments ----------------------------------------------------------- */
+
+static void
+refuse_type(lua_State *L, int arg, int type, const char *name)
+{
+    const char *got = lua_isnone(L, arg) ? "nil" : luaL_typename(L, arg);
+    lua_pushfstring(L, "%s must be a %s, not %s", name, lua_typename(L, type),
+                    got);
+    luaL_argerror(L, arg, lua_tostring(L, -1));
+}
+
+void
+tp_check_type(lua_State *L, int arg, int type, const char *name)
+{
+    if (lua_type(L, arg) != type) {
+        refuse_type(L, arg, type, name);
+    }
+}
+
+lua_Number
+tp_check_number(lua_State *L, int arg, const char *name)
+{
+    if (!lua_isnumber(L, arg)) {
+        refuse_type(L, arg, LUA_TNUMBER, name);
+    }
+    return lua_tonumber(L, arg);
+}
+
+const char *
+tp_check_string(lua_State *L, int arg, const char *name, size_t *out_len)
+{
+    if (!lua_isstring(L, arg)) {
+        refuse_type(L, arg, LUA_TSTRING, name);
+    }
+    return lua_tolstring(L, arg, out_len);
+}
+
 /* -- pids ---------------------------------------------------------------- */
 
 void
@@ -342,7 +379,7 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
     if (lua_isnoneornil(L, arg)) {
         return;
     }
-    luaL_checktype(L, arg, LUA_TTABLE);
+    tp_check_type(L, arg, LUA_TTABLE, "opts");
     check_keys(L, arg);
     c->schedulers =
         (unsigned)option_number(L, arg, "schedulers", 1, TP_WORKERS_MAX);
@@ -461,7 +498,7 @@ l_run(lua_State *L)
     struct tp_spawn_opts opts = {.unkillable = true};
     struct tp_reason *reason;
     int code;
-    luaL_checktype(L, 1, LUA_TFUNCTION);
+    tp_check_type(L, 1, LUA_TFUNCTION, "fn");
     read_run_options(L, 2, &config);
     if (tp_actor_self() != NULL) {
         return luaL_error(L, "troupe.run: %s", troupe_strerror(TROUPE_EBUSY));

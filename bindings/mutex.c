@@ -170,7 +170,7 @@ mutex_with(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     struct tp_value_mutex *m = check_mutex(L, a);
     bool abandoned;
-    luaL_checktype(L, 2, LUA_TFUNCTION);
+    tp_check_type(L, 2, LUA_TFUNCTION, "fn");
     if (lock(L, a, m, 3, &abandoned) != 0) {
         return 2;
     }

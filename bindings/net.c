@@ -235,22 +235,28 @@ check_deadline(lua_State *L, int arg, const struct tp_endpoint *e)
 
 /* -- addresses ------------------------------------------------------------ */
 
+static uint16_t
+check_port(lua_State *L, int arg)
+{
+    lua_Number port = tp_check_number(L, arg, "port");
+    luaL_argcheck(L, port >= 0 && port <= 65535 && port == (int)port, arg,
+                  "port must be an integer from 0 to 65535");
+    return (uint16_t)port;
+}
+
 /* A host and a port at arg and arg + 1, or a path and nil. False: the error is
  * on the stack, with *out_n values. */
 static bool
 check_address(lua_State *L, int arg, struct tp_addr *out, int *out_n)
 {
     size_t len;
-    const char *text = luaL_checklstring(L, arg, &len);
+    const char *text = tp_check_string(L, arg, "host", &len);
     int rc;
     if (lua_isnoneornil(L, arg + 1)) {
         rc = tp_addr_unix(out, text, len);
-        luaL_argcheck(L, rc != TROUPE_EINVAL, arg, "path expected");
+        luaL_argcheck(L, rc != TROUPE_EINVAL, arg, "path must not be empty");
     } else {
-        lua_Number port = luaL_checknumber(L, arg + 1);
-        luaL_argcheck(L, port >= 0 && port <= 65535 && port == (int)port,
-                      arg + 1, "port must be an integer from 0 to 65535");
-        rc = tp_addr_ip(out, text, len, (uint16_t)port);
+        rc = tp_addr_ip(out, text, len, check_port(L, arg + 1));
         luaL_argcheck(L, rc != TROUPE_EINVAL, arg, "numeric address expected");
     }
     if (rc != 0) {
@@ -392,7 +398,7 @@ check_what(lua_State *L)
             return read_all;
         }
     }
-    luaL_argerror(L, 2, "number of bytes, \"line\" or \"all\" expected");
+    luaL_argerror(L, 2, "what must be a number of bytes, \"line\" or \"all\"");
     return NULL;
 }
 
@@ -413,7 +419,8 @@ conn_read_some(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     struct tp_stream *s = ready_conn(L, a);
-    lua_Number max = luaL_optnumber(L, 2, STRING_MAX);
+    lua_Number max =
+        lua_isnoneornil(L, 2) ? STRING_MAX : tp_check_number(L, 2, "max");
     luaL_argcheck(L, max >= 1, 2, "max must be a number of bytes, 1 or more");
     uint64_t deadline = check_deadline(L, 3, s == NULL ? NULL : &s->endpoint);
     if (s == NULL) {
@@ -436,9 +443,9 @@ conn_read_until(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     size_t len, at;
     check_conn(L);
-    const char *bytes = luaL_checklstring(L, 2, &len);
+    const char *bytes = tp_check_string(L, 2, "bytes", &len);
     struct tp_stream *s = ready_conn(L, a);
-    luaL_argcheck(L, len > 0, 2, "at least one byte expected");
+    luaL_argcheck(L, len > 0, 2, "bytes must be one or more");
     uint64_t deadline = check_deadline(L, 3, s == NULL ? NULL : &s->endpoint);
     if (s == NULL) {
         return push_closed(L);
@@ -480,9 +487,9 @@ conn_write(lua_State *L)
     lua_Number total = 0;
     int top = lua_gettop(L);
     check_conn(L);
-    luaL_checkstring(L, 2);
+    tp_check_string(L, 2, "data", NULL);
     for (int i = 3; i <= top; i++) {
-        luaL_checkstring(L, i);
+        tp_check_string(L, i, "data", NULL);
     }
     struct tp_stream *s = check_conn(L);
     if (s == NULL) {
@@ -505,9 +512,10 @@ conn_write(lua_State *L)
 static int
 conn_shutdown(lua_State *L)
 {
-    static const char *const what[] = {"send", NULL};
     struct tp_stream *s = check_conn(L);
-    luaL_checkoption(L, 2, NULL, what);
+    const char *what = lua_tostring(L, 2);
+    luaL_argcheck(L, what != NULL && strcmp(what, "send") == 0, 2,
+                  "what must be \"send\"");
     return s == NULL ? push_closed(L)
                      : push_result(L, tp_stream_shutdown_send(s));
 }
@@ -517,9 +525,9 @@ static int
 conn_set_max_line(lua_State *L)
 {
     struct tp_stream *s = check_conn(L);
-    lua_Number n = luaL_checknumber(L, 2);
+    lua_Number n = tp_check_number(L, 2, "n");
     luaL_argcheck(L, n >= 1 && n <= STRING_MAX, 2,
-                  "a number of bytes, 1 or more, expected");
+                  "n must be a number of bytes, 1 or more");
     if (s != NULL) {
         s->max_line = (size_t)n;
     }
@@ -531,7 +539,7 @@ static int
 conn_nodelay(lua_State *L)
 {
     check_conn(L);
-    luaL_checktype(L, 2, LUA_TBOOLEAN);
+    tp_check_type(L, 2, LUA_TBOOLEAN, "on");
     int fd = check_fd(L);
     return fd < 0 ? 2
                   : push_result(L, tp_socket_nodelay(fd, lua_toboolean(L, 2)));
@@ -675,7 +683,7 @@ net_resolve(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     size_t len;
     struct tp_msg *m;
-    const char *host = luaL_checklstring(L, 1, &len);
+    const char *host = tp_check_string(L, 1, "host", &len);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     int rc = tp_resolve(a, host, len, deadline, &m);
     if (rc == TROUPE_ENOTFOUND) {
@@ -706,7 +714,7 @@ net_send_to(lua_State *L)
     struct tp_addr to;
     size_t len;
     int n;
-    const char *data = luaL_checklstring(L, 2, &len);
+    const char *data = tp_check_string(L, 2, "data", &len);
     if (!check_address(L, 3, &to, &n)) {
         return n;
     }
@@ -752,6 +760,11 @@ udp_send_to(lua_State *L)
 {
     int n = lua_gettop(L);
     tp_handle_check(L, tp_actor_self(), 1, UDP);
+    tp_check_string(L, 2, "data", NULL);
+    tp_check_string(L, 3, "host", NULL);
+    if (!lua_isnoneornil(L, 4)) {
+        check_port(L, 4);
+    }
     tp_push_from_module(L, "troupe.net", "_send_to");
     lua_insert(L, 1);
     lua_settop(L, n + 1);

@@ -126,7 +126,7 @@ tp_l_select(lua_State *L)
     struct tp_actor *a = tp_check_actor(L);
     struct tp_arm few[FEW_ARMS], *arms = few;
     size_t index;
-    luaL_checktype(L, 1, LUA_TTABLE);
+    tp_check_type(L, 1, LUA_TTABLE, "arms");
     size_t n = lua_objlen(L, 1);
     luaL_argcheck(L, n > 0, 1, "no arms");
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");

@@ -125,6 +125,10 @@ check_file(const char *path, struct troupe_result *out)
     if (L == NULL) {
         return TROUPE_ENOMEM;
     }
+    /* A literal such as 5LL makes the parser open ffi, whose tables only
+     * _LOADED holds: without it they are collected while in use. */
+    lua_newtable(L);
+    lua_setfield(L, LUA_REGISTRYINDEX, "_LOADED");
     if (!tp_load_file(L, path)) {
         size_t n;
         const char *text = lua_tolstring(L, -1, &n);

@@ -122,7 +122,7 @@ tp_l_send_every(lua_State *L)
 int
 tp_l_cancel(lua_State *L)
 {
-    lua_Number id = luaL_checknumber(L, 1);
+    lua_Number id = tp_check_number(L, 1, "timer");
     bool won =
         id >= 1 && id < 9007199254740992.0 && tp_send_cancel((uint64_t)id);
     lua_pushboolean(L, won);

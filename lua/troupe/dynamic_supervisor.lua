@@ -33,6 +33,7 @@ end
 local function check(spec, level)
   local s = opts.check("dynamic_supervisor", spec, SPEC, level + 1)
   supervisor._check_intensity("dynamic_supervisor", s, level + 1)
+  supervisor._check_count("dynamic_supervisor", "max_children", s.max_children, level + 1)
   s.template = s.child and check_child("dynamic_supervisor.child", s.child, level + 1)
   s.child = nil
   s._dynamic = true

@@ -12,10 +12,10 @@ local raw, blocking = core._fs, core.blocking
 
 local M = {}
 
-local function check_string(value, arg, name)
+local function check_string(value, arg, name, what)
   if type(value) ~= "string" then
-    error(("bad argument #%d to '%s' (string expected, got %s)"):format(arg, name,
-      value == nil and "no value" or type(value)), 3)
+    error(("bad argument #%d to '%s' (%s must be a string, not %s)"):format(arg, name,
+      what or "path", type(value)), 3)
   end
 end
 
@@ -41,7 +41,7 @@ local WRITE = { fsync = { type = "boolean", default = false } }
 ---@return string? err the old one is unchanged, unless only fsync has failed
 function M.write_file(path, data, options)
   check_string(path, 1, "write_file")
-  check_string(data, 2, "write_file")
+  check_string(data, 2, "write_file", "data")
   local o = opts.check("write_file", options, WRITE)
   return blocking(raw.write, path, data, o.fsync)
 end
@@ -107,8 +107,8 @@ end
 ---@return true? ok
 ---@return string? err
 function M.rename(from, to)
-  check_string(from, 1, "rename")
-  check_string(to, 2, "rename")
+  check_string(from, 1, "rename", "from")
+  check_string(to, 2, "rename", "to")
   return blocking(raw.rename, from, to)
 end
 

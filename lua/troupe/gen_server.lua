@@ -865,12 +865,24 @@ function M.multi_call(group, request, timeout)
   elseif type(group) ~= "table" then
     error("bad argument #1 to 'multi_call' (group or list expected, got " .. type(group) .. ")", 2)
   end
+  if request == nil then
+    error("bad argument #2 to 'multi_call' (request expected, got nil)", 2)
+  end
+  opts.check_timeout("multi_call", 3, timeout)
+  for _, member in ipairs(members) do
+    opts.check_dest("multi_call", member)
+  end
+  local me = troupe.self()
   local replies, failures, tasks = {}, {}, {}
   for i, member in ipairs(members) do
-    local task, err = troupe.task(ask, member, request, timeout or 5)
-    tasks[i] = task
-    if not task then
-      failures[member] = err
+    if member == me or (type(member) == "string" and troupe.whereis(member) == me) then
+      failures[member] = "calling_self"
+    else
+      local task, err = troupe.task(ask, member, request, timeout or 5)
+      tasks[i] = task
+      if not task then
+        failures[member] = err
+      end
     end
   end
   for i, member in ipairs(members) do

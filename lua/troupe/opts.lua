@@ -77,6 +77,29 @@ function M.show(value)
   return tostring(value)
 end
 
+--- Check a timeout, as the functions that wait do: nil, or a number but NaN.
+---@param where string the function, in messages
+---@param arg integer which argument it is
+---@param value any
+---@param level? integer as in error(); default 2: the caller of who calls this
+function M.check_timeout(where, arg, value, level)
+  if value ~= nil and (type(value) ~= "number" or value ~= value) then
+    error(("bad argument #%d to '%s' (timeout must be a number of seconds, not %s)"):format(arg,
+      where, M.show(value)), (level or 2) + 1)
+  end
+end
+
+--- Check what is to be a pid or a registered name.
+---@param where string the function, in messages
+---@param value any its first argument
+---@param level? integer as for check_timeout
+function M.check_dest(where, value, level)
+  if type(value) ~= "string" and type(value) ~= "userdata" then
+    error(("bad argument #1 to '%s' (pid or registered name expected)"):format(where),
+      (level or 2) + 1)
+  end
+end
+
 --- Check a table of options.
 ---@param where string what the options are for, in messages
 ---@param options? table

@@ -1,6 +1,7 @@
 --- What servers and state machines have in common, as OTP's proc_lib.
 -- @module troupe.proc_lib
 
+local opts = require "troupe.opts"
 local troupe = require "troupe"
 
 local M = {}
@@ -20,6 +21,8 @@ end
 ---@return true? ok it ended for that reason
 ---@return troupe.Reason? err "noproc", "timeout", or the reason if it is another one
 function M.stop(dest, reason, timeout, own_way)
+  opts.check_dest("stop", dest)
+  opts.check_timeout("stop", 3, timeout)
   if reason == nil then
     reason = "normal"
   end

@@ -38,9 +38,7 @@ end
 ---@return string? err "signal", "timeout", or "ECHILD": somebody else has reaped it
 ---@return integer? signal that ended it
 function methods:wait(timeout)
-  if timeout ~= nil and (type(timeout) ~= "number" or timeout ~= timeout) then
-    error("bad argument #1 to 'wait' (seconds expected, got " .. opts.show(timeout) .. ")", 2)
-  end
+  opts.check_timeout("wait", 1, timeout)
   local deadline = timeout and now() + timeout
   while true do
     local ended, status, signal, err = raw.ended(self._raw)

@@ -57,8 +57,48 @@ local function is_spec(value)
     rawget(value, "_dynamic") ~= nil)
 end
 
+local function is_count(n)
+  return n >= 0 and (n % 1 == 0 or n == math.huge)
+end
+
+local function check_count(where, key, value, level)
+  if not is_count(value) then
+    error(("%s: option '%s' must be a whole number, 0 or more, not %s"):format(where, key,
+      tostring(value)), level)
+  end
+end
+
 local function check_intensity(where, spec, level)
-  spec.intensity = opts.check(where .. ".intensity", spec.intensity, INTENSITY, level + 1)
+  where = where .. ".intensity"
+  spec.intensity = opts.check(where, spec.intensity, INTENSITY, level + 1)
+  check_count(where, "max", spec.intensity.max, level + 1)
+  if spec.intensity.period == 0 then
+    error(where .. ": option 'period' must be more than 0", level)
+  end
+end
+
+-- A specification, with its children: what is_spec knows it by.
+local function as_spec(given)
+  local copy = { children = {} }
+  for k, v in pairs(given or {}) do
+    copy[k] = v
+  end
+  return copy
+end
+
+-- What starts supervisors and servers elsewhere, as in a child specification of
+-- Erlang: what it would start is the child.
+local function unwrap(c)
+  local start, args = c.start, c.args or {}
+  local dynamic = package.loaded["troupe.dynamic_supervisor"]
+  if start == M or start == "troupe.supervisor" or start == M.start_link or start == M.start then
+    c.start, c.args = as_spec(args[1]), nil
+  elseif start == "troupe.dynamic_supervisor" or (dynamic and
+    (start == dynamic or start == dynamic.start_link or start == dynamic.start)) then
+    c.start, c.args = require("troupe.dynamic_supervisor").spec(args[1]), nil
+  elseif start == gen_server.start_link or start == gen_server.start then
+    c.start, c.args, c.opts = args[1], args[2], c.opts or args[3]
+  end
 end
 
 -- A checked copy of a child's specification, with all defaults.
@@ -67,10 +107,7 @@ local function check_child(where, child, auto_shutdown, level)
     error(("%s must be a table, not %s"):format(where, opts.show(child)), level)
   end
   local c = opts.check(where, child, CHILD, level + 1)
-  if c.start == M.start_link or c.start == M.start then -- as an Erlang child specification
-    c.start = c.args and c.args[1] or {}
-    c.args = nil
-  end
+  unwrap(c)
   local nested = is_spec(c.start)
   if nested then
     c.start = check_spec(where .. ".start", c.start, level + 1)
@@ -813,8 +850,9 @@ function M._returned(result, ...)
   return gen_server._main(nil, result, { n = select("#", ...), ... }, true)
 end
 
-local function request(sup, ...)
-  local result, err = troupe.call(sup, { ... }, math.huge)
+local function request(sup, what, ...)
+  opts.check_dest(what == "start_like" and "start_child" or what, sup)
+  local result, err = troupe.call(sup, { what, ... }, math.huge)
   if result == nil then
     return nil, err
   end
@@ -824,6 +862,7 @@ end
 M._request = request
 M._check_child = check_child
 M._check_intensity = check_intensity
+M._check_count = check_count
 M._start = start
 
 --- The children in the order of their start.

@@ -34,7 +34,7 @@ end
 ---@return string? err
 function M.task(fn, ...)
   if type(fn) ~= "function" then
-    error("bad argument #1 to 'task' (function expected, got " .. type(fn) .. ")", 2)
+    error("bad argument #1 to 'task' (fn must be a function, not " .. type(fn) .. ")", 2)
   end
   local pid, ref = troupe.spawn_monitor(run, fn, ...)
   if not pid then
@@ -60,6 +60,12 @@ local function outcome(task)
   return nil, task._reason
 end
 
+local function check_timeout(where, arg, timeout)
+  if timeout ~= nil and not (type(timeout) == "number" and timeout == timeout) then
+    require("troupe.opts").check_timeout(where, arg, timeout, 3)
+  end
+end
+
 local function is_settled(task)
   return task._results ~= nil or task._reason ~= nil
 end
@@ -70,6 +76,7 @@ end
 ---@param timeout? number seconds; default for ever
 ---@return any ... the results; nil, "timeout"; or nil and the reason of its failure
 function Task:await(timeout)
+  check_timeout("await", 1, timeout)
   if not is_settled(self) then
     local reason, err = troupe.await_down(self.ref, timeout)
     if err then
@@ -154,6 +161,7 @@ end
 ---@return integer? index which one
 function M.all(tasks, timeout)
   check_tasks(tasks, "all")
+  check_timeout("all", 2, timeout)
   local deadline = timeout and troupe.now() + timeout
   local by_ref = open_refs(tasks)
   local failed = first_failed(tasks)
@@ -184,6 +192,7 @@ end
 ---@return any ... its results; nil, "timeout"; or nil and the reason of its failure
 function M.race(tasks, timeout)
   check_tasks(tasks, "race")
+  check_timeout("race", 2, timeout)
   if #tasks == 0 then
     error("bad argument #1 to 'race' (no task)", 2)
   end

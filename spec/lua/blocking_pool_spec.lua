@@ -277,7 +277,7 @@ describe("troupe.blocking", function()
   end)
 
   helper.actor("names the argument that is wrong", function()
-    assert.matches("bad argument #1 to 'blocking' (function expected, got nil)",
+    assert.matches("bad argument #1 to 'blocking' (fn must be a function, not nil)",
       helper.misuse("blocking", nil), 1, true)
     assert.matches("bad argument #1", helper.misuse "blocking", 1, true)
     assert.matches("bad argument #1", helper.misuse("blocking", "f"), 1, true)

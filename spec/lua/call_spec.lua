@@ -268,11 +268,44 @@ describe("a request handle", function()
     end)
   end)
 
+  helper.it("is of no use once its run is over, and does no harm", function()
+    local function handle()
+      local from
+      troupe.run(function()
+        troupe.spawn(function(to) troupe.call(to, "x") end, troupe.self())
+        from = select(2, troupe.receive(5))
+      end)
+      return from
+    end
+    local kept = { replied = handle(), dropped = handle(), forgotten = handle() }
+    assert.has_error(function() kept.replied:reply(1) end)
+    troupe.run(function()
+      assert.is_false(kept.replied:reply(1))
+      kept.dropped:drop()
+      kept.forgotten = nil
+      collectgarbage()
+      collectgarbage()
+      local pid = server(function(x) return x end)
+      assert.equal(1, troupe.call(pid, 1))
+    end)
+  end)
+
   helper.actor("is refused where it is none", function()
     for _, bad in ipairs { 1, "x", {}, io.stdout, troupe.self() } do
       assert.matches("request handle expected", helper.misuse("reply", bad, 1))
     end
     assert.matches("request handle expected", helper.misuse("reply"))
+    local false_one = newproxy(true)
+    getmetatable(false_one).__name = "troupe.from"
+    assert.matches("request handle expected", helper.misuse("reply", false_one, 1))
+  end)
+
+  helper.actor("keeps its metatable for itself", function()
+    local pid = troupe.spawn(function()
+      local _, from = troupe.receive()
+      from:reply(getmetatable(from))
+    end)
+    assert.equal("troupe.from", troupe.call(pid, "x"))
   end)
 
   helper.actor("may be sent to another actor, which answers", function()

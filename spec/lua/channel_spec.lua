@@ -39,7 +39,7 @@ describe("troupe.channel", function()
     for _, capacity in ipairs { 0, -1, 0.5, 0 / 0, math.huge, 2 ^ 32 } do
       assert.matches("capacity must be", helper.misuse("channel", capacity))
     end
-    assert.matches("number expected", helper.misuse("channel", "x"))
+    assert.matches("capacity must be a number", helper.misuse("channel", "x"))
     assert.matches("channel sender expected", select(2, pcall(tx.send, rx, 1)))
     assert.matches("channel receiver expected", select(2, pcall(rx.recv, tx)))
     assert.matches("channel receiver expected", select(2, pcall(rx.recv, io.stdout)))

@@ -26,6 +26,10 @@ describe("troupe", function()
     for _, word in ipairs { "usage:", "run", "--schedulers", "--max-actors", "--version" } do
       assert.matches(word, r.out, 1, true)
     end
+    for _, other in ipairs { "-h", "run --help", "run --schedulers 1 -h" } do
+      local again = command(other)
+      assert.same({ 0, r.out, "" }, { again.status, again.out, again.err })
+    end
   end)
 
   helper.it("without arguments shows the usage, status 2", function()
@@ -77,6 +81,16 @@ describe("troupe run", function()
   helper.it("tells of a syntax error in one line with its place, status 1", function()
     complains(helper.run_script "print 'a'\nx = = 1\n", 1, "main.lua:2:")
     complains(helper.run_script "print(", 1, "main.lua:1:")
+  end)
+
+  helper.it("compiles a large file with 64-bit literals", function()
+    local lines = {}
+    for i = 1, 400 do
+      lines[i] = ("function f%d() return { 5LL, 'a%d', function() end } end"):format(i, i)
+    end
+    lines[401] = "print(f1()[1])"
+    local r = helper.run_script(table.concat(lines, "\n"))
+    assert.same({ 0, "5LL\n", "" }, { r.status, r.out, r.err })
   end)
 
   helper.it("runs an empty file", function()

@@ -114,6 +114,8 @@ describe("troupe.dynamic_supervisor", function()
     end
     assert.matches("^spec/lua/dynamic_supervisor_spec.lua:%d+: .*unknown option 'children'",
       raised(function() local p = dynamic_supervisor.start_link { children = {} } return p end))
+    assert.matches("option 'max_children' must be a whole number, 0 or more, not %-1",
+      raised(function() local p = dynamic_supervisor.start_link { max_children = -1 } return p end))
     assert.matches("^spec/lua/dynamic_supervisor_spec.lua:%d+: .*unknown option 'x'",
       raised(function()
         local p = dynamic_supervisor.start_child("x", { start = idle, x = 1 })

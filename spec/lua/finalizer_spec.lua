@@ -53,6 +53,24 @@ describe("a finalizer at an actor's end", function()
     assert.is_true(m.ok, m.err)
   end)
 
+  helper.actor("cannot make what only the end of its actor would release", function()
+    local net = require "troupe.net"
+    local listener = net.listen()
+    for name, fn in pairs {
+      channel = troupe.channel,
+      mutex = function() return troupe.mutex(1) end,
+      counter = troupe.counter,
+      listener = function() return require("troupe.net").listen() end,
+      udp = function() return require("troupe.net").udp() end,
+      connection = function(port) return require("troupe.net").connect { port = port } end,
+    } do
+      local m = at_end("newproxy", fn, listener:port())
+      assert.is_false(m.ok, name)
+      assert.matches("a finalizer cannot make a ", m.err, 1, true)
+    end
+    listener:close()
+  end)
+
   helper.actor("may send, look up and spawn", function()
     local m = at_end("newproxy", function(root)
       assert(troupe.send(root, "sent"))

@@ -227,11 +227,12 @@ describe("troupe.fs", function()
     for _, name in ipairs { "read_file", "stat", "lstat", "dir", "mkdir", "remove", "rename" } do
       local ok, err = pcall(fs[name])
       assert.is_false(ok)
-      assert.matches("bad argument #1 to '" .. name .. "' (string expected, got no value)", err,
-        1, true)
+      assert.matches("bad argument #1 to '" .. name .. "' (" .. (name == "rename" and "from" or
+        "path") .. " must be a string, not nil)", err, 1, true)
     end
     local _, err = pcall(fs.write_file, "x", 5)
-    assert.matches("bad argument #2 to 'write_file' (string expected, got number)", err, 1, true)
+    assert.matches("bad argument #2 to 'write_file' (data must be a string, not number)", err,
+      1, true)
     _, err = pcall(fs.write_file, "x", "", { sync = true })
     assert.matches("unknown option 'sync'", err, 1, true)
     _, err = pcall(fs.rename, "x")

@@ -233,8 +233,8 @@ describe("conn:read", function()
     local conn = peer()
     for _, bad in ipairs { -1, 1.5, 0 / 0, 2 ^ 40, "lines", {}, true } do
       assert.matches("bad argument", raised(conn.read, conn, bad), 1, true)
-      assert.matches("number of bytes, \"line\" or \"all\" expected", raised(conn.read, conn, bad),
-        1, true)
+      assert.matches("what must be a number of bytes, \"line\" or \"all\"",
+        raised(conn.read, conn, bad), 1, true)
     end
     assert.matches("number of bytes", raised(conn.read, conn), 1, true)
     assert.matches("timeout must be a number", raised(conn.read, conn, 1, "x"), 1, true)
@@ -265,7 +265,7 @@ describe("conn:read_until", function()
     assert.same({ nil, "closed", "next" }, { conn:read_until "\n" })
     assert.equal("n", conn:read_until "ex")
     assert.same({ nil, "timeout", "t" }, { peer "t":read_until("x", 0.05) })
-    assert.matches("at least one byte", raised(conn.read_until, conn, ""), 1, true)
+    assert.matches("bytes must be one or more", raised(conn.read_until, conn, ""), 1, true)
     conn:close()
   end)
 

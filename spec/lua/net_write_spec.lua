@@ -52,9 +52,9 @@ describe("conn:write", function()
   helper.actor("refuses other values before anything is sent", function()
     local a, b = pair()
     for _, bad in ipairs { {}, true, print } do
-      assert.matches("string expected", raised(a.write, a, "x", bad), 1, true)
+      assert.matches("data must be a string", raised(a.write, a, "x", bad), 1, true)
     end
-    assert.matches("string expected", raised(a.write, a), 1, true)
+    assert.matches("data must be a string", raised(a.write, a), 1, true)
     assert.same({ nil, "timeout" }, { b:read(1, 0.01) })
     a:close()
     b:close()

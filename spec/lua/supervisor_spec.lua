@@ -153,6 +153,12 @@ describe("troupe.supervisor", function()
     assert.matches("^spec/lua/supervisor_spec.lua:%d+: .*unknown option 'x'", text { x = 1 })
     assert.matches("^spec/lua/supervisor_spec.lua:%d+: .*option 'max' must be number",
       text { intensity = { max = "3" } })
+    for _, bad in ipairs { -1, 1.5, 0 / 0 } do
+      assert.matches("intensity: option 'max' must be a whole number, 0 or more",
+        text { intensity = { max = bad } })
+    end
+    assert.matches("^spec/lua/supervisor_spec.lua:%d+: .*intensity: option 'period' must be more",
+      text { intensity = { period = 0 } })
     assert.matches("children%[1%]: option 'start' is missing", text { children = { { id = 1 } } })
     assert.matches("^spec/lua/supervisor_spec.lua:%d+: .*children%[1%]: option 'restart'",
       text { children = { child("a", { restart = "often" }) } })
@@ -448,8 +454,28 @@ describe("troupe.supervisor", function()
     assert.not_equal(sub, troupe.whereis("spec.sub"))
     supervisor.stop(sup)
     told "c- b- a-"
-    sup = start({}, { id = "erlang", start = supervisor.start_link,
-      args = { { children = { child "x" } } } })
+  end)
+
+  helper.actor("what starts supervisors and servers may be the start of a child", function()
+    local dynamic = require "troupe.dynamic_supervisor"
+    local inner = { { children = { child "x" } } }
+    for _, what in ipairs { supervisor.start_link, supervisor, "troupe.supervisor" } do
+      local sup = start({}, { id = "erlang", start = what, args = inner })
+      told "x+"
+      assert.equal("supervisor", supervisor.which_children(sup)[1].type)
+      supervisor.stop(sup)
+      told "x-"
+    end
+    for _, what in ipairs { dynamic.start_link, dynamic, "troupe.dynamic_supervisor" } do
+      local sup = start({}, { id = "many", start = what, args = { { child = child() } } })
+      local many = pid_of(sup, "many")
+      assert(dynamic.start_child(many, { "y" }))
+      told "y+"
+      supervisor.stop(sup)
+      told "y-"
+    end
+    local x = child "x"
+    local sup = start({}, { id = "x", start = gen_server.start_link, args = { x.start, x.args } })
     told "x+"
     supervisor.stop(sup)
     told "x-"

@@ -77,7 +77,7 @@ describe("troupe.task", function()
   end)
 
   helper.actor("raises for what is no function", function()
-    assert.matches("#1 to 'task' %(function expected, got number%)", helper.misuse("task", 1))
+    assert.matches("#1 to 'task' %(fn must be a function, not number%)", helper.misuse("task", 1))
     assert.is_false(pcall(troupe.task, function() end, io.stdout))
   end)
 end)
