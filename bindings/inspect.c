@@ -170,7 +170,7 @@ tp_l_stats(lua_State *L)
     tp_check_actor(L);
     lua_createtable(L, 0, 8);
     set_number(L, "format_version", FORMAT_VERSION);
-    set_string(L, "preemption", tp_vm_preemption());
+    set_string(L, "preemption", tp_preemption_names[tp_sched.preemption]);
     set_string(L, "run_queue", tp_runq_backend());
     set_number(L, "slice", (double)tp_sched.slice_ns / 1e9);
     /* relaxed: a sample. */

@@ -662,6 +662,15 @@ after_os(lua_State *L, int lib)
     lua_setfield(L, lib, "execute");
 }
 
+static void
+after_debug(lua_State *L, int lib)
+{
+    if (tp_hook_preempts()) {
+        wrap(L, lib, "sethook", tp_l_sethook);
+        wrap(L, lib, "gethook", tp_l_gethook);
+    }
+}
+
 /* luaopen_jit switches compilation on; whoever wanted that says so. */
 static void
 after_jit(lua_State *L, int lib)
@@ -771,7 +780,7 @@ static const struct lazy {
 } lazies[] = {
     {"io", luaopen_io, after_io},
     {"os", luaopen_os, after_os},
-    {"debug", luaopen_debug, NULL},
+    {"debug", luaopen_debug, after_debug},
     {"jit", luaopen_jit, after_jit},
     {"package", luaopen_package, after_package},
 };

@@ -552,6 +552,10 @@ open_all(lua_State *L)
     tp_open_pids(L);
     struct tp_lua *t = lua_touserdata(L, 1);
     tp_vm_open(L, t);
+    tp_hook_begin(t);
+    if (t->jit_mode == TP_JIT_AUTO && tp_hook_preempts()) {
+        t->jit_mode = TP_JIT_OFF; /* compiled code looks at no hook */
+    }
     if (t->jit_mode == TP_JIT_ON) {
         tp_jit_enable(L, t);
     }
@@ -715,7 +719,9 @@ tp_l_fail(lua_State *L)
 static void
 borrowed_main(struct tp_actor *a, struct tp_lua *t)
 {
+    tp_hook_begin(t);
     int status = lua_pcall(t->L, 0, LUA_MULTRET, 0);
+    tp_hook_end(t);
     *t->out_status = status;
     if (status == 0 || tp_is_exit_mark(t->L, -1)) {
         return;

@@ -100,6 +100,25 @@ on_yield(void)
     tp_worker_yield(tp_slot_self());
 }
 
+void
+tp_slice_hook(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    /* relaxed: a request by the monitor, repeated until it is followed. */
+    if (a == NULL ||
+        !atomic_load_explicit(&tp_worker_self()->resched,
+                              memory_order_relaxed) ||
+        a->finishing || a->nopreempt > 0 || !tp_stack_has_room()) {
+        return;
+    }
+    if (tp_worker_checkpoint_slow()) {
+        a->overruns++;
+        /* relaxed: a statistic. */
+        atomic_fetch_add_explicit(&tp_worker_self()->stats.preemptions, 1,
+                                  memory_order_relaxed);
+    }
+}
+
 static const struct tp_preempt_ops preempt_ops = {classify, on_yield, is_ours};
 
 void

@@ -126,7 +126,8 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
     atomic_store_explicit(&w->resched, wanted, memory_order_relaxed);
     /* relaxed: as above. */
     bool poked = atomic_load_explicit(&w->poked, memory_order_relaxed);
-    if (tid != 0 && tp_sched.signals && (wanted || !poked)) {
+    if (tid != 0 && tp_sched.preemption == TROUPE_PREEMPT_SIGNAL &&
+        (wanted || !poked)) {
         /* relaxed: the signal orders it for the thread it goes to. */
         atomic_store_explicit(&w->asked, TP_ASK_LOOK, memory_order_relaxed);
         tp_preempt_signal(tid);
