@@ -157,6 +157,7 @@ void tp_vm_settle(struct tp_lua *t);
 
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
+bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
 
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);

@@ -176,6 +176,10 @@ tp_l_stats(lua_State *L)
     /* relaxed: a sample. */
     uint32_t live = atomic_load_explicit(&tp_actor_live, memory_order_relaxed);
     set_number(L, "actors", live);
+    /* relaxed: a statistic. */
+    set_number(
+        L, "given_up",
+        (double)atomic_load_explicit(&tp_actor_given_up, memory_order_relaxed));
     lua_createtable(L, (int)tp_sched.count, 0);
     for (unsigned i = 0; i < tp_sched.count; i++) {
         push_worker(L, &tp_sched.workers[i]);

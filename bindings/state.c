@@ -856,7 +856,11 @@ static void
 lua_overflowed(struct tp_actor *a, void *arg)
 {
     struct tp_lua *t = arg;
-    if (!t->silent) {
+    static const char given_up[] =
+        "its finalizers did not come to an end and were given up";
+    if (a->given_up) {
+        tp_log(TP_LOG_WARN, a->pid, given_up, sizeof given_up - 1, false);
+    } else if (!t->silent) {
         log_bare(a, t, overflow_text);
     }
     drop_left(a, t);
@@ -875,6 +879,7 @@ const struct tp_actor_class tp_lua_class = {
     .free = lua_class_free,
     .may_stop = tp_vm_may_stop,
     .may_abandon = tp_vm_may_abandon,
+    .may_give_up = tp_vm_may_give_up,
 };
 
 struct tp_lua *

@@ -379,6 +379,26 @@ tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc)
            _dl_find_object((void *)pc, &o) != 0;
 }
 
+/*
+ * As the interpreter or a trace may stop: Lua code holds no lock, and LuaJIT
+ * changes nothing of its own meanwhile. Where these are not known, all of
+ * LuaJIT: its C code holds no lock either, and what it was about to change goes
+ * with the arena; but not where the program has LuaJIT within it.
+ */
+bool
+tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    if (t->borrowed) {
+        return false;
+    }
+    if (vm.known) {
+        return in_range(&vm.interpreter, f->pc) || is_trace(t, f);
+    }
+    return vm.object_count > 1 && in_range(&vm.objects[0], f->pc) &&
+           !in_range(&vm.objects[0], (uintptr_t)tp_vm_init);
+}
+
 /* -- machine code of a state that was given up --------------------------- */
 
 /* Looks over all of a state's block: what the arena has poisoned, too. */

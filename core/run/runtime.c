@@ -439,6 +439,8 @@ reset(void)
     atomic_store_explicit(&tp_actor_live, 0, memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&tp_actor_root, 0, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&tp_actor_given_up, 0, memory_order_relaxed);
     tp_actor_on_root_end = on_root_end;
     tp_actor_quiescent = quiescent;
 }

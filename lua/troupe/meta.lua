@@ -290,6 +290,7 @@ function Udp:fd() end
 ---@field run_queue string
 ---@field slice number seconds
 ---@field actors integer alive
+---@field given_up integer actors whose finalizers did not come to an end
 ---@field schedulers troupe.SchedulerStats[]
 ---@field blocking troupe.BlockingStats
 
