@@ -56,11 +56,11 @@
 /* LuaJIT can't address all that malloc returns on AArch64 (slab.c): there every
  * large block is a low mapping. */
 #if defined(__aarch64__)
-#define MAP_FROM 0u
-#define MAY_MOVE 0
+#define IS_MAPPED(bytes) ((void)(bytes), true)
+#define MAY_MOVE         0
 #else
-#define MAP_FROM (1u << 20)
-#define MAY_MOVE MREMAP_MAYMOVE
+#define IS_MAPPED(bytes) ((bytes) >= (1u << 20))
+#define MAY_MOVE         MREMAP_MAYMOVE
 #endif
 
 struct tp_arena_chunk {
@@ -475,7 +475,7 @@ large_release(struct tp_arena_large *l)
 static struct tp_arena_large *
 large_new(size_t bytes)
 {
-    size_t mapped = bytes >= MAP_FROM ? round_up(bytes, tp_page_size()) : 0;
+    size_t mapped = IS_MAPPED(bytes) ? round_up(bytes, tp_page_size()) : 0;
     struct tp_arena_large *l =
         mapped != 0 ? tp_slab_map(mapped) : tp_malloc(bytes);
     if (l != NULL) {
@@ -642,10 +642,10 @@ static struct tp_arena_large *
 large_resize(struct tp_arena_large *l, size_t bytes)
 {
     if (l->mapped == 0) {
-        return bytes < MAP_FROM ? tp_realloc(l, bytes) : NULL;
+        return IS_MAPPED(bytes) ? NULL : tp_realloc(l, bytes);
     }
     size_t mapped = round_up(bytes, tp_page_size());
-    if (bytes < MAP_FROM) {
+    if (!IS_MAPPED(bytes)) {
         return NULL;
     }
     if (mapped == l->mapped) {

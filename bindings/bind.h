@@ -27,6 +27,14 @@ enum tp_jit_mode {
     TP_JIT_OFF
 };
 
+/* A hook that a script has set, where there is one of ours as well. */
+struct tp_hook {
+    lua_Hook function; /* NULL: none */
+    int mask, count;
+    int left; /* instructions until its next event of count */
+    int step; /* of which so many until our hook is called */
+};
+
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
     struct tp_arena arena;
@@ -51,6 +59,7 @@ struct tp_lua {
     char source[64];        /* what it runs, for the log */
     uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
     struct tp_buf *scratch; /* see tp_scratch */
+    struct tp_hook hook;
 };
 
 extern const struct tp_actor_class tp_lua_class;
@@ -133,11 +142,10 @@ void tp_scratch_done(void);
 /* Finds out where LuaJIT's interpreter lies; once. */
 void tp_vm_init(void);
 
-/* "signal", "hook" or "off": how Lua code is made to yield. */
-const char *tp_vm_preemption(void);
+/* How Lua code is made to yield where wanted is wanted. */
+enum troupe_preemption tp_vm_preemption(enum troupe_preemption wanted);
 
-/* In a new state: learns what may be known of it, installs the hook where
- * signals cannot be used. */
+/* In a new state: learns what may be known of it. */
 void tp_vm_open(lua_State *L, struct tp_lua *t);
 
 /* On a thread of the pool, which no signal cuts short: the actor compiles once
@@ -149,12 +157,35 @@ void tp_vm_settle(struct tp_lua *t);
 
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
+bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
 
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);
 
 /* Switches compilation on, if the budget allows. May raise. */
 void tp_jit_enable(lua_State *L, struct tp_lua *t);
+
+/* -- hook.c -------------------------------------------------------------- */
+
+/* By enum troupe_preemption: "signal", "hook", "off". */
+extern const char *const tp_preemption_names[3];
+
+/* Do hooks preempt in this run? */
+static inline bool
+tp_hook_preempts(void)
+{
+    return tp_sched.preemption == TROUPE_PREEMPT_HOOK;
+}
+
+/* From here on t's code is looked at each so many instructions, where hooks
+ * preempt and none is there yet. */
+void tp_hook_begin(struct tp_lua *t);
+void tp_hook_end(struct tp_lua *t);
+
+/* debug.sethook and gethook for a state in which we have a hook, too. LuaJIT's
+ * own are their first upvalues. */
+int tp_l_sethook(lua_State *L);
+int tp_l_gethook(lua_State *L);
 
 /* -- loader.c ------------------------------------------------------------ */
 

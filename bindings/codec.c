@@ -827,7 +827,7 @@ put_raw(struct enc *e, uint64_t value, enum tp_raw_kind kind, uint32_t parent,
     const char *s;
     switch (kind) {
     case TP_RAW_NUMBER:
-        return put_8(e, TP_TAG_NUMBER, &value);
+        return put_number(e, tp_raw_number(value));
     case TP_RAW_STRING:
         s = tp_raw_string(value, &n);
         return put_string(e, s, n, parent, at);

@@ -125,6 +125,42 @@ numbers_agree(lua_State *L)
     return ok;
 }
 
+/* Whole numbers as Lua code makes them: of the other kind, where there is one.
+ * In an array, as keys and as values of a map. */
+static bool
+integers_agree(lua_State *L)
+{
+    static const int32_t wanted[] = {0, 1, -1, INT32_MAX, -INT32_MAX};
+    struct shape s;
+    uint32_t found = 0;
+    if (luaL_loadstring(L, "return {1, -1, 2147483647, -2147483647}, "
+                           "{[-1] = 1.5, [2147483647] = -1, [0.5] = 7}") != 0 ||
+        lua_pcall(L, 0, 2, 0) != 0) {
+        lua_pop(L, 1);
+        return false;
+    }
+    bool ok = peek_table(L, -2, &s) && s.array_slots >= 5;
+    for (int i = 1; ok && i < 5; i++) {
+        ok = tp_raw_kind(s.array[i]) == TP_RAW_NUMBER &&
+             tp_raw_number(s.array[i]) == wanted[i];
+    }
+    ok = ok && peek_table(L, -1, &s);
+    for (uint32_t j = 0; ok && j < s.node_count; j++) {
+        if (tp_raw_kind(s.nodes[j].value) == TP_RAW_NIL) {
+            continue;
+        }
+        double key = tp_raw_number(s.nodes[j].key);
+        double value = tp_raw_number(s.nodes[j].value);
+        ok = tp_raw_kind(s.nodes[j].key) == TP_RAW_NUMBER &&
+             tp_raw_kind(s.nodes[j].value) == TP_RAW_NUMBER &&
+             ((key == -1 && value == 1.5) ||
+              (key == INT32_MAX && value == -1) || (key == 0.5 && value == 7));
+        found++;
+    }
+    lua_pop(L, 2);
+    return ok && found == 3;
+}
+
 static int
 nothing(lua_State *L)
 {
@@ -223,7 +259,7 @@ tp_raw_probe(void)
         return false;
     }
     bool ok = lua_checkstack(L, 8) && sizes_agree(L) && numbers_agree(L) &&
-              types_agree(L) && nodes_agree(L);
+              integers_agree(L) && types_agree(L) && nodes_agree(L);
     lua_close(L);
     return ok;
 }

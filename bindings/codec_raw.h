@@ -9,7 +9,9 @@
  *                   +48 slots of array, +52 nodes - 1
  *             GCstr +20 length, +24 bytes
  *
- *           A value is 64 bits: a double, or a type in the upper 17 bits.
+ *           A value is 64 bits: a double, or a type in the upper 17 bits. Where
+ *           LuaJIT has two kinds of numbers (AArch64), a whole one is a type
+ *           and 32 bits.
  *           tp_raw_probe builds tables with known contents and compares what
  *           these offsets show; unless all of it agrees the encoder keeps to
  *           the Lua API. Nothing is ever written here, and values of other
@@ -58,6 +60,8 @@ struct tp_raw_table {
 #define TP_RAW_STR_LEN   20
 #define TP_RAW_STR_BYTES 24
 #define TP_RAW_TAG_SHIFT 47
+#define TP_RAW_NO_DOUBLE 0xfff9000000000000u /* from here on a type */
+#define TP_RAW_INT_TAG   13
 
 /* Is all of the above true for the LuaJIT that this process runs? */
 bool tp_raw_probe(void);
@@ -96,7 +100,7 @@ static inline enum tp_raw_kind
 tp_raw_kind(uint64_t value)
 {
     uint32_t tag = (uint32_t)(value >> TP_RAW_TAG_SHIFT) | 0xfffe0000u;
-    if (value < 0xfff9000000000000u) {
+    if (value < TP_RAW_NO_DOUBLE) {
         return TP_RAW_NUMBER;
     }
     switch (~tag) {
@@ -108,6 +112,8 @@ tp_raw_kind(uint64_t value)
         return TP_RAW_TRUE;
     case 4:
         return TP_RAW_STRING;
+    case TP_RAW_INT_TAG:
+        return TP_RAW_NUMBER;
     default:
         return TP_RAW_OTHER;
     }
@@ -117,6 +123,9 @@ static inline double
 tp_raw_number(uint64_t value)
 {
     double d;
+    if (value >= TP_RAW_NO_DOUBLE) {
+        return (int32_t)(uint32_t)value;
+    }
     memcpy(&d, &value, sizeof d);
     return d;
 }

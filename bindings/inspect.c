@@ -170,12 +170,16 @@ tp_l_stats(lua_State *L)
     tp_check_actor(L);
     lua_createtable(L, 0, 8);
     set_number(L, "format_version", FORMAT_VERSION);
-    set_string(L, "preemption", tp_vm_preemption());
+    set_string(L, "preemption", tp_preemption_names[tp_sched.preemption]);
     set_string(L, "run_queue", tp_runq_backend());
     set_number(L, "slice", (double)tp_sched.slice_ns / 1e9);
     /* relaxed: a sample. */
     uint32_t live = atomic_load_explicit(&tp_actor_live, memory_order_relaxed);
     set_number(L, "actors", live);
+    /* relaxed: a statistic. */
+    set_number(
+        L, "given_up",
+        (double)atomic_load_explicit(&tp_actor_given_up, memory_order_relaxed));
     lua_createtable(L, (int)tp_sched.count, 0);
     for (unsigned i = 0; i < tp_sched.count; i++) {
         push_worker(L, &tp_sched.workers[i]);

@@ -608,6 +608,14 @@ apply_preload(lua_State *L, int idx, const struct tp_env *e)
 
 /* -- lazy libraries ------------------------------------------------------ */
 
+static void
+push_loaded(lua_State *L, const char *name)
+{
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, name);
+    lua_remove(L, -2);
+}
+
 /* From here on the state of the running actor has to be closed. */
 static void
 note_finalizers(void)
@@ -630,15 +638,19 @@ l_newproxy(lua_State *L)
 }
 
 static void
+wrap(lua_State *L, int lib, const char *name, lua_CFunction ours)
+{
+    lua_getfield(L, lib, name);
+    lua_pushcclosure(L, ours, 1);
+    lua_setfield(L, lib, name);
+}
+
+static void
 after_io(lua_State *L, int lib)
 {
     note_finalizers();
-    lua_getfield(L, lib, "write");
-    lua_pushcclosure(L, tp_l_write, 1);
-    lua_setfield(L, lib, "write");
-    lua_getfield(L, lib, "popen");
-    lua_pushcclosure(L, tp_l_popen, 1);
-    lua_setfield(L, lib, "popen");
+    wrap(L, lib, "write", tp_l_write);
+    wrap(L, lib, "popen", tp_l_popen);
 }
 
 static void
@@ -648,6 +660,15 @@ after_os(lua_State *L, int lib)
     lua_setfield(L, lib, "exit");
     lua_pushcfunction(L, tp_l_os_execute);
     lua_setfield(L, lib, "execute");
+}
+
+static void
+after_debug(lua_State *L, int lib)
+{
+    if (tp_hook_preempts()) {
+        wrap(L, lib, "sethook", tp_l_sethook);
+        wrap(L, lib, "gethook", tp_l_gethook);
+    }
 }
 
 /* luaopen_jit switches compilation on; whoever wanted that says so. */
@@ -679,6 +700,41 @@ open_ffi(lua_State *L)
     return status == 0 ? 1 : lua_error(L);
 }
 
+/* require "jit.util" and the like: what stands for it until jit is opened. That
+ * preloads or loads the real one. */
+static int
+open_with_jit(lua_State *L)
+{
+    lua_settop(L, 1);
+    tp_open_lazy(L, "jit");
+    push_loaded(L, lua_tostring(L, 1));
+    if (lua_istable(L, -1)) {
+        return 1;
+    }
+    lua_getfield(L, LUA_REGISTRYINDEX, "_PRELOAD");
+    lua_pushvalue(L, 1);
+    lua_rawget(L, -2);
+    if (!lua_iscfunction(L, -1) || lua_tocfunction(L, -1) == open_with_jit) {
+        return luaL_error(L, "module '%s' not found", lua_tostring(L, 1));
+    }
+    lua_pushvalue(L, 1);
+    lua_call(L, 1, 1);
+    return 1;
+}
+
+static void
+preload_with_jit(lua_State *L, int preload)
+{
+    static const char *const names[] = {"jit.util", "jit.opt", "jit.profile"};
+    push_loaded(L, "jit");
+    bool open = !lua_getmetatable(L, -1);
+    lua_settop(L, preload);
+    for (size_t i = 0; i < 3 && !open; i++) {
+        lua_pushcfunction(L, open_with_jit);
+        lua_setfield(L, preload, names[i]);
+    }
+}
+
 /* Own searchers, and the parent's paths and preloads. */
 static void
 after_package(lua_State *L, int lib)
@@ -704,6 +760,7 @@ after_package(lua_State *L, int lib)
     lua_setfield(L, preload, "ffi");
     lua_pushcfunction(L, luaopen_string_buffer);
     lua_setfield(L, preload, "string.buffer");
+    preload_with_jit(L, preload);
     struct tp_env *e =
         a == NULL || a->class != &tp_lua_class ? NULL : tp_lua_of(a)->env;
     if (e != NULL) {
@@ -723,18 +780,10 @@ static const struct lazy {
 } lazies[] = {
     {"io", luaopen_io, after_io},
     {"os", luaopen_os, after_os},
-    {"debug", luaopen_debug, NULL},
+    {"debug", luaopen_debug, after_debug},
     {"jit", luaopen_jit, after_jit},
     {"package", luaopen_package, after_package},
 };
-
-static void
-push_loaded(lua_State *L, const char *name)
-{
-    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
-    lua_getfield(L, -1, name);
-    lua_remove(L, -2);
-}
 
 static int l_require(lua_State *L);
 

@@ -27,7 +27,9 @@ static const char usage[] =
     "                   (default: 2)\n"
     "  --blocking-threads N\n"
     "                   threads for calls that block, 1 to 1024 (default: "
-    "64)\n";
+    "64)\n"
+    "  --preemption MODE\n"
+    "                   how loops are cut short: signal (default), hook, off\n";
 
 static int
 usage_error(const char *what, const char *which)
@@ -48,46 +50,69 @@ parse_number(const char *text, long min, long max)
                                                                            : v;
 }
 
-static const struct number_option {
-    const char *name;
-    double max;
-    const char *wants;
-} number_options[] = {
-    {"--schedulers", 64, "--schedulers wants 1 to 64, not"},
-    {"--max-actors", 1048576, "--max-actors wants 1 to 1048576, not"},
-    {"--slice-ms", 1000, "--slice-ms wants 0.1 to 1000, not"},
-    {"--blocking-threads", 1024, "--blocking-threads wants 1 to 1024, not"},
-};
-#define NUMBER_OPTIONS ((int)(sizeof number_options / sizeof *number_options))
+/* Each sets what its option is about. False: text is no such value. */
 
-/* Milliseconds with a fraction, or -1. */
-static double
-parse_ms(const char *text)
-{
-    char *end;
-    double v = strtod(text, &end);
-    return end == text || *end != '\0' || !(v >= 0.1 && v <= 1000) ? -1 : v;
-}
-
-/* Sets what options[which] is about. False: text is no such number. */
 static bool
-set_option(struct troupe_config *config, int which, const char *text)
+set_schedulers(struct troupe_config *config, const char *text)
 {
-    if (which == 2) {
-        double ms = parse_ms(text);
-        config->slice_ns = ms < 0 ? 0 : (uint64_t)(ms * 1e6);
-        return ms >= 0;
-    }
-    long v = parse_number(text, 1, (long)number_options[which].max);
-    if (which == 0) {
-        config->schedulers = (unsigned)v;
-    } else if (which == 3) {
-        config->blocking_threads = (unsigned)v;
-    } else {
-        config->max_actors = (uint32_t)v;
-    }
+    long v = parse_number(text, 1, 64);
+    config->schedulers = (unsigned)v;
     return v >= 0;
 }
+
+static bool
+set_max_actors(struct troupe_config *config, const char *text)
+{
+    long v = parse_number(text, 1, 1048576);
+    config->max_actors = (uint32_t)v;
+    return v >= 0;
+}
+
+/* Milliseconds, with a fraction. */
+static bool
+set_slice(struct troupe_config *config, const char *text)
+{
+    char *end;
+    double ms = strtod(text, &end);
+    bool fits = end != text && *end == '\0' && ms >= 0.1 && ms <= 1000;
+    config->slice_ns = fits ? (uint64_t)(ms * 1e6) : 0;
+    return fits;
+}
+
+static bool
+set_blocking_threads(struct troupe_config *config, const char *text)
+{
+    long v = parse_number(text, 1, 1024);
+    config->blocking_threads = (unsigned)v;
+    return v >= 0;
+}
+
+static bool
+set_preemption(struct troupe_config *config, const char *text)
+{
+    static const char *const names[] = {"signal", "hook", "off"};
+    int mode = TROUPE_PREEMPT_SIGNAL;
+    while (mode <= TROUPE_PREEMPT_OFF && strcmp(text, names[mode]) != 0) {
+        mode++;
+    }
+    config->preemption = (enum troupe_preemption)mode;
+    return mode <= TROUPE_PREEMPT_OFF;
+}
+
+static const struct option {
+    const char *name;
+    const char *wants;
+    bool (*set)(struct troupe_config *config, const char *text);
+} options[] = {
+    {"--schedulers", "--schedulers wants 1 to 64, not", set_schedulers},
+    {"--max-actors", "--max-actors wants 1 to 1048576, not", set_max_actors},
+    {"--slice-ms", "--slice-ms wants 0.1 to 1000, not", set_slice},
+    {"--blocking-threads", "--blocking-threads wants 1 to 1024, not",
+     set_blocking_threads},
+    {"--preemption", "--preemption wants signal, hook or off, not",
+     set_preemption},
+};
+#define OPTIONS ((int)(sizeof options / sizeof *options))
 
 /* Reads the option at argv[*at] and its value. 0, or an exit status. */
 static int
@@ -95,18 +120,17 @@ read_option(int argc, char **argv, int *at, struct troupe_config *config)
 {
     const char *name = argv[*at];
     int which = 0;
-    while (which < NUMBER_OPTIONS &&
-           strcmp(name, number_options[which].name) != 0) {
+    while (which < OPTIONS && strcmp(name, options[which].name) != 0) {
         which++;
     }
-    if (which == NUMBER_OPTIONS) {
+    if (which == OPTIONS) {
         return usage_error("unknown option", name);
     }
     if (++*at == argc) {
-        return usage_error("a number is missing after", name);
+        return usage_error("a value is missing after", name);
     }
-    if (!set_option(config, which, argv[*at])) {
-        return usage_error(number_options[which].wants, argv[*at]);
+    if (!options[which].set(config, argv[*at])) {
+        return usage_error(options[which].wants, argv[*at]);
     }
     ++*at;
     return 0;

@@ -352,11 +352,31 @@ option_number(lua_State *L, int arg, const char *key, double min, double max)
     return v;
 }
 
+static enum troupe_preemption
+option_preemption(lua_State *L, int arg)
+{
+    int mode = TROUPE_PREEMPT_SIGNAL;
+    lua_getfield(L, arg, "preemption");
+    if (!lua_isnil(L, -1)) {
+        const char *name =
+            lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "";
+        while (mode <= TROUPE_PREEMPT_OFF &&
+               strcmp(name, tp_preemption_names[mode]) != 0) {
+            mode++;
+        }
+    }
+    if (mode > TROUPE_PREEMPT_OFF) {
+        luaL_error(L, "option 'preemption' must be 'signal', 'hook' or 'off'");
+    }
+    lua_pop(L, 1);
+    return tp_vm_preemption((enum troupe_preemption)mode);
+}
+
 static void
 check_keys(lua_State *L, int arg)
 {
     static const char *const known[] = {"schedulers", "max_actors", "slice",
-                                        "blocking_threads"};
+                                        "blocking_threads", "preemption"};
     const size_t count = sizeof known / sizeof *known;
     lua_pushnil(L);
     while (lua_next(L, arg) != 0) {
@@ -376,6 +396,7 @@ check_keys(lua_State *L, int arg)
 static void
 read_run_options(lua_State *L, int arg, struct tp_run_config *c)
 {
+    c->preemption = tp_vm_preemption(TROUPE_PREEMPT_SIGNAL);
     if (lua_isnoneornil(L, arg)) {
         return;
     }
@@ -388,6 +409,7 @@ read_run_options(lua_State *L, int arg, struct tp_run_config *c)
     c->slice_ns = (uint64_t)(option_number(L, arg, "slice", 0.0001, 1) * 1e9);
     c->blocking_threads = (unsigned)option_number(L, arg, "blocking_threads", 1,
                                                   TP_BLOCKING_THREADS_MAX);
+    c->preemption = option_preemption(L, arg);
 }
 
 /* What runs other than the host's, while its state is the root's. */

@@ -187,6 +187,7 @@ core_config(const struct troupe_config *c)
                               .stack_guard = c->stack_guard,
                               .slice_ns = c->slice_ns,
                               .blocking_threads = c->blocking_threads,
+                              .preemption = tp_vm_preemption(c->preemption),
                               .interruptible = c->handle_signals,
                               .exits_after = c->exits_after};
     return r;
@@ -333,7 +334,7 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
 {
     memset(out, 0, sizeof *out);
     if (config == NULL || config->size != sizeof *config || path == NULL ||
-        argc < 0) {
+        argc < 0 || (unsigned)config->preemption > TROUPE_PREEMPT_OFF) {
         return TROUPE_EINVAL;
     }
     tp_bindings_init();
@@ -352,7 +353,10 @@ troupe_run_file(const struct troupe_config *config, const char *path, int argc,
     struct tp_msg *m = boot_message(argc + 1, all);
     tp_set_args(argc + 1, all);
     tp_free(all);
-    struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, TP_JIT_ON);
+    enum tp_jit_mode jit =
+        tp_vm_preemption(config->preemption) == TROUPE_PREEMPT_HOOK ? TP_JIT_OFF
+                                                                    : TP_JIT_ON;
+    struct tp_lua *t = m == NULL ? NULL : tp_lua_new(m, NULL, 0, jit);
     if (t == NULL && m != NULL) {
         tp_msg_drop(m);
     }

@@ -552,6 +552,10 @@ open_all(lua_State *L)
     tp_open_pids(L);
     struct tp_lua *t = lua_touserdata(L, 1);
     tp_vm_open(L, t);
+    tp_hook_begin(t);
+    if (t->jit_mode == TP_JIT_AUTO && tp_hook_preempts()) {
+        t->jit_mode = TP_JIT_OFF; /* compiled code looks at no hook */
+    }
     if (t->jit_mode == TP_JIT_ON) {
         tp_jit_enable(L, t);
     }
@@ -715,7 +719,9 @@ tp_l_fail(lua_State *L)
 static void
 borrowed_main(struct tp_actor *a, struct tp_lua *t)
 {
+    tp_hook_begin(t);
     int status = lua_pcall(t->L, 0, LUA_MULTRET, 0);
+    tp_hook_end(t);
     *t->out_status = status;
     if (status == 0 || tp_is_exit_mark(t->L, -1)) {
         return;
@@ -850,7 +856,11 @@ static void
 lua_overflowed(struct tp_actor *a, void *arg)
 {
     struct tp_lua *t = arg;
-    if (!t->silent) {
+    static const char given_up[] =
+        "its finalizers did not come to an end and were given up";
+    if (a->given_up) {
+        tp_log(TP_LOG_WARN, a->pid, given_up, sizeof given_up - 1, false);
+    } else if (!t->silent) {
         log_bare(a, t, overflow_text);
     }
     drop_left(a, t);
@@ -869,6 +879,7 @@ const struct tp_actor_class tp_lua_class = {
     .free = lua_class_free,
     .may_stop = tp_vm_may_stop,
     .may_abandon = tp_vm_may_abandon,
+    .may_give_up = tp_vm_may_give_up,
 };
 
 struct tp_lua *

@@ -10,7 +10,8 @@
  *           memory of no loaded object, with this state's dispatch pointer in
  *           r14.
  *           C code met by a signal yields by a hook at its return.
- *           Where all that cannot be found out, a count hook yields instead.
+ *           Where all that cannot be found out, a count hook yields instead
+ *           (hook.c).
  * Threads:  may_stop, may_abandon: signal context. init: any, once.
  * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua
  */
@@ -31,8 +32,6 @@
 
 /* A trace is within reach of a jump from the interpreter. */
 #define TRACE_REACH ((uintptr_t)1 << 31)
-/* Instructions between two looks where signals cannot be used. */
-#define HOOK_COUNT 10000
 /* Instructions on a thread of the pool before an actor compiles. */
 #define HOT_COUNT 200000
 /* Bytes of a state's first block, in which its dispatch table lies. */
@@ -222,23 +221,16 @@ tp_vm_init(void)
     add_object(dlsym(RTLD_DEFAULT, "fmod"));
 }
 
-const char *
-tp_vm_preemption(void)
+enum troupe_preemption
+tp_vm_preemption(enum troupe_preemption wanted)
 {
-    return vm.known && tp_preempt_is_supported() ? "signal" : "hook";
+    return wanted == TROUPE_PREEMPT_SIGNAL &&
+                   !(vm.known && tp_preempt_is_supported())
+               ? TROUPE_PREEMPT_HOOK
+               : wanted;
 }
 
 /* -- per state ----------------------------------------------------------- */
-
-static void
-count_hook(lua_State *L, lua_Debug *ar)
-{
-    (void)L;
-    (void)ar;
-    if (tp_actor_self() != NULL) {
-        tp_actor_checkpoint();
-    }
-}
 
 void
 tp_vm_open(lua_State *L, struct tp_lua *t)
@@ -248,12 +240,11 @@ tp_vm_open(lua_State *L, struct tp_lua *t)
         lua_pushcfunction(L, capture);
         lua_pushlightuserdata(L, t);
         lua_call(L, 1, 0);
-        return;
     }
+#else
+    (void)L;
+    (void)t;
 #endif
-    if (!t->borrowed) {
-        lua_sethook(L, count_hook, LUA_MASKCOUNT, HOOK_COUNT);
-    }
 }
 
 /*
@@ -310,13 +301,9 @@ tp_vm_count_hot(struct tp_lua *t, bool on)
 static void
 yield_hook(lua_State *L, lua_Debug *ar)
 {
-    struct tp_actor *a = tp_actor_self();
     (void)ar;
     lua_sethook(L, NULL, 0, 0);
-    if (a != NULL && !a->finishing && a->nopreempt == 0 &&
-        tp_stack_has_room()) {
-        tp_actor_checkpoint();
-    }
+    tp_slice_hook();
 }
 
 /*
@@ -390,6 +377,26 @@ tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc)
     return !in_range(&vm.vdso, pc) && vm.known &&
            pc - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
            _dl_find_object((void *)pc, &o) != 0;
+}
+
+/*
+ * As the interpreter or a trace may stop: Lua code holds no lock, and LuaJIT
+ * changes nothing of its own meanwhile. Where these are not known, all of
+ * LuaJIT: its C code holds no lock either, and what it was about to change goes
+ * with the arena; but not where the program has LuaJIT within it.
+ */
+bool
+tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    if (t->borrowed) {
+        return false;
+    }
+    if (vm.known) {
+        return in_range(&vm.interpreter, f->pc) || is_trace(t, f);
+    }
+    return vm.object_count > 1 && in_range(&vm.objects[0], f->pc) &&
+           !in_range(&vm.objects[0], (uintptr_t)tp_vm_init);
 }
 
 /* -- machine code of a state that was given up --------------------------- */

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 #
-# aarch64_test.sh - the context switch of the other CPU, under an emulator.
+# aarch64_test.sh - context switch and stacks of the other CPU, under an
+# emulator.
 #
 # Skipped (status 77) where the cross compiler or qemu is missing.
 set -euo pipefail
@@ -17,4 +18,8 @@ for checked in "" -DTROUPE_CHECKED; do
         spec/unit/fiber_smoke.c core/ctx/fiber.c core/ctx/switch_aarch64.S \
         core/base/{sys,lockrank,mutex}.c -pthread -o "$work/smoke"
     "$emulator" "$work/smoke"
+    "$cc" -std=c11 -O2 -g -Wall -Wextra -static $checked -I core -I core/include \
+        spec/unit/stack_smoke.c core/mem/stack.c core/base/{sys,lockrank,mutex}.c \
+        -pthread -o "$work/stack"
+    "$emulator" "$work/stack"
 done

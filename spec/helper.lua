@@ -32,6 +32,7 @@ local SETTLE = 60 -- seconds that a thread may take to leave /proc
 local helper = {
   DEADLINE = 60, -- seconds to wait for what is expected
   bin = os.getenv "TROUPE_BIN" or "build/troupe",
+  preemption = os.getenv "TROUPE_SPEC_PREEMPTION" or "signal", -- of helper.actor
 }
 
 -- The specs end actors by errors on purpose.
@@ -172,7 +173,7 @@ function helper.actor(name, fn, opts)
       troupe.run(function()
         fn()
         returned = true
-      end, { schedulers = n })
+      end, { schedulers = n, preemption = helper.preemption })
       if not returned then
         error("the root actor did not get to its end", 0)
       end

@@ -5,7 +5,8 @@
 #       bindings and libluajit. Label core, or bindings with LUA.
 #   tp_runq_test(<unit> ...)   the same, once for each run queue, on core/base
 #   tp_runq_model(<unit> ...)  spec/model/<unit>.c, once for each run queue
-#   tp_spec(<file>)     one busted file, run by luajit
+#   tp_spec(<file> [NAME n] [ENV v...])   one busted file, run by
+#       luajit; NAME: the same once more, as this test
 #   tp_bench(<name> [SOURCES f...] [LUA])   spec/bench/<name>.c to build/bench/
 #   tp_runq_bench(<name>)           the same, once for each run queue
 #   tp_script(<name> COMMAND c... [ENV v...] [LABELS l...])
@@ -155,7 +156,7 @@ set(lua_env
   "TROUPE_BIN=${CMAKE_BINARY_DIR}/troupe")
 
 function(tp_spec file)
-  cmake_parse_arguments(T "" "" "LABELS" ${ARGN})
+  cmake_parse_arguments(T "" "NAME" "LABELS;ENV" ${ARGN})
   # A luajit that is not instrumented cannot load an instrumented core.so.
   if(NOT TARGET troupe_module OR TROUPE_SANITIZE)
     return()
@@ -164,11 +165,14 @@ function(tp_spec file)
     message(FATAL_ERROR "tp_spec: no file ${file}")
   endif()
   get_filename_component(name ${file} NAME_WE)
+  if(T_NAME)
+    set(name ${T_NAME})
+  endif()
   add_test(NAME ${name}
     COMMAND ${BUSTED} --lua=${LUAJIT_PROGRAM} ${file}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${time_limit}
-    LABELS "lua;${T_LABELS}" ENVIRONMENT "${lua_env}")
+    LABELS "lua;${T_LABELS}" ENVIRONMENT "${lua_env};${T_ENV}")
 endfunction()
 
 function(tp_script name)
@@ -193,6 +197,7 @@ tp_test(mutex_test)
 tp_test(strmap_test)
 tp_test(slab_test)
 tp_test(stack_test)
+tp_test(stack_smoke)
 tp_test(fiber_test)
 tp_test(fiber_smoke)
 tp_test(message_test)
@@ -306,6 +311,9 @@ tp_spec(spec/lua/send_spec.lua)
 tp_spec(spec/lua/receive_spec.lua)
 tp_spec(spec/lua/memory_spec.lua)
 tp_spec(spec/lua/preempt_spec.lua)
+tp_spec(spec/lua/preempt_spec.lua NAME preempt_spec_hook
+  ENV TROUPE_SPEC_PREEMPTION=hook)
+tp_spec(spec/lua/hook_spec.lua)
 tp_spec(spec/lua/overflow_spec.lua)
 tp_spec(spec/lua/stress_spec.lua LABELS stress)
 tp_spec(spec/lua/join_spec.lua)
@@ -383,8 +391,8 @@ tp_script(core_without_luajit LABELS build
     --test-command ${CMAKE_CTEST_COMMAND} --output-on-failure -LE stress)
 set_tests_properties(core_without_luajit PROPERTIES TIMEOUT 3600) # many tests
 
-tp_script(fiber_smoke_aarch64 LABELS core COMMAND spec/aarch64_test.sh)
-set_tests_properties(fiber_smoke_aarch64 PROPERTIES SKIP_RETURN_CODE 77)
+tp_script(smoke_aarch64 LABELS core COMMAND spec/aarch64_test.sh)
+set_tests_properties(smoke_aarch64 PROPERTIES SKIP_RETURN_CODE 77)
 
 # Each build option that cannot be is refused when it is configured.
 tp_script(impossible_options LABELS build

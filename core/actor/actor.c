@@ -22,6 +22,7 @@ _Atomic bool tp_actor_no_spawn;
 bool (*tp_actor_quiescent)(void);
 void (*tp_actor_on_slow_finish)(troupe_pid pid);
 _Atomic uint64_t tp_finish_patience_ns = 5000000000ull;
+_Atomic uint64_t tp_actor_given_up;
 
 /* -- end ----------------------------------------------------------------- */
 
@@ -140,6 +141,9 @@ release_resources(struct tp_actor *a)
 static _Noreturn void
 finish(struct tp_actor *a)
 {
+    /* What this slice has used so far is not of finish. */
+    a->finish_cycles =
+        (int64_t)(tp_worker_self()->slice_start_cycles - tp_cycles());
     a->finishing = true;
     if (a->abandoned && a->class->overflowed != NULL) {
         a->class->overflowed(a, a->arg);
@@ -190,11 +194,15 @@ doom(struct tp_slot *s)
     return true;
 }
 
-/* On the worker's stack; the actor's ran over and was given up. */
+/* On the worker's stack; the actor's ran over, or its finish was given up. */
 static void
 overflow(struct tp_slot *s)
 {
     struct tp_actor *a = s->actor;
+    if (a->given_up) {
+        /* relaxed: a statistic. */
+        atomic_fetch_add_explicit(&tp_actor_given_up, 1, memory_order_relaxed);
+    }
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     if (a->reason == NULL) {
         a->reason = tp_reason_const(TP_REASON_OVERFLOW);
@@ -435,6 +443,16 @@ tp_actor_yield(struct tp_actor *self)
     note_low_water(self);
     tp_worker_yield(self->slot);
     return told_to_end(self) ? TROUPE_EKILLED : 0;
+}
+
+void
+tp_actor_checkpoint_slow(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    uint64_t used = tp_cycles() - tp_worker_self()->slice_start_cycles;
+    if (tp_worker_checkpoint_slow() && a->finishing) {
+        a->finish_cycles += (int64_t)used;
+    }
 }
 
 int

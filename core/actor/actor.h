@@ -10,7 +10,8 @@
  *          tp_resource), names, groups, timer, monitors it holds
  *        2 class->finish: closes the Lua state; may be slow, cannot park
  *        3 callers that wait for a reply, links, monitors are told; after
- *          tp_finish_patience_ns without waiting for 2 any longer
+ *          tp_finish_patience_ns without waiting for 2 any longer. Once 2 has
+ *          run for as long itself it is given up (slice.c)
  *     -> reap(), on the worker: stack, class->free, slot, live count (last)
  *
  * Threads:  fields by group, below.
@@ -46,8 +47,8 @@ struct tp_actor_class {
     void (*main)(struct tp_actor *a, void *arg);
     /* Its end, on its own stack. Must not park. May be NULL. */
     void (*finish)(struct tp_actor *a, void *arg);
-    /* In its place where the stack ran over: what was going on is given up,
-     * and arg may be in any state. May be NULL. */
+    /* In its place where the stack ran over or finish was given up: what was
+     * going on is no more, and arg may be in any state. May be NULL. */
     void (*overflowed)(struct tp_actor *a, void *arg);
     /* Frees arg; on a worker's stack, must not run user code. May be NULL. */
     void (*free)(void *arg);
@@ -56,6 +57,9 @@ struct tp_actor_class {
     bool (*may_stop)(struct tp_actor *a, const struct tp_preempt_frame *f);
     /* Signal context. The stack ran over at pc: may the code be given up? */
     bool (*may_abandon)(struct tp_actor *a, uintptr_t pc);
+    /* Signal context. finish does not come to its end: may it be given up at
+     * this frame, that is, is no lock held? NULL: never. */
+    bool (*may_give_up)(struct tp_actor *a, const struct tp_preempt_frame *f);
 };
 
 struct tp_spawn_opts {
@@ -103,16 +107,18 @@ struct tp_actor {
     struct tp_stack stack;
     char *low_water; /* lowest sp seen at a switch */
     uint64_t cpu_cycles;
-    bool finishing;     /* in finish(): parking is refused */
-    bool abandoned;     /* its stack ran over: class->finish is left out */
-    unsigned nopreempt; /* troupe_nopreempt_begin, nested */
-    uint32_t shrinks;   /* of the stack */
-    uint32_t parks;     /* since the stack was last shrunk, or enough */
-    uint64_t overruns;  /* slices cut short */
-    _Atomic bool in_c;  /* the last signal met code that may not stop */
-    troupe_pid master;  /* whose exit a server takes first; 0: nobody's */
-    uint32_t urgent;    /* fetched messages of tp_mailbox_urgent */
-    troupe_pid room_of; /* whose full mailbox it waits for; 0: none */
+    bool finishing;        /* in finish(): parking is refused */
+    bool abandoned;        /* its stack ran over: class->finish is left out */
+    bool given_up;         /* as abandoned, but finish was given up */
+    int64_t finish_cycles; /* used in finish by slices that are over */
+    unsigned nopreempt;    /* troupe_nopreempt_begin, nested */
+    uint32_t shrinks;      /* of the stack */
+    uint32_t parks;        /* since the stack was last shrunk, or enough */
+    uint64_t overruns;     /* slices cut short */
+    _Atomic bool in_c;     /* the last signal met code that may not stop */
+    troupe_pid master;     /* whose exit a server takes first; 0: nobody's */
+    uint32_t urgent;       /* fetched messages of tp_mailbox_urgent */
+    troupe_pid room_of;    /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer wait_timer;
     uint64_t call_seq;            /* last call made; call.c */
     struct tp_msg *call_request;  /* until it is in the other's mailbox */
@@ -211,6 +217,8 @@ void tp_actor_set_reason(struct tp_actor *self, struct tp_reason *reason);
 /* Ends the running actor here, without returning to main. Takes reason. */
 _Noreturn void tp_actor_exit(struct tp_actor *self, struct tp_reason *reason);
 
+void tp_actor_checkpoint_slow(void);
+
 /* Cheap; in functions that run often and never wait. May switch. */
 static inline void
 tp_actor_checkpoint(void)
@@ -218,7 +226,7 @@ tp_actor_checkpoint(void)
     struct tp_worker *w = tp_worker_self();
     /* relaxed: a request by the monitor, repeated until it is followed. */
     if (TP_UNLIKELY(atomic_load_explicit(&w->resched, memory_order_relaxed))) {
-        tp_worker_checkpoint_slow();
+        tp_actor_checkpoint_slow();
     }
 }
 
@@ -248,8 +256,11 @@ extern _Atomic bool tp_actor_no_spawn; /* the runtime is stopping */
 extern const struct tp_sched_ops tp_actor_sched_ops;
 /* Set by the runtime; see tp_sched_ops.quiescent. */
 extern bool (*tp_actor_quiescent)(void);
-/* What finalizers may take before others are told regardless; for tests. */
+/* What finalizers may take before others are told regardless, and run before
+ * they are given up; for tests. */
 extern _Atomic uint64_t tp_finish_patience_ns;
+/* So many actors' finalizers were given up, in this run. */
+extern _Atomic uint64_t tp_actor_given_up;
 /* Told of an actor whose finalizers outlast the patience. May be NULL. */
 extern void (*tp_actor_on_slow_finish)(troupe_pid pid);
 

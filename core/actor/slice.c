@@ -64,12 +64,41 @@ on_own_stack(const struct tp_actor *a, uintptr_t sp)
            sp < (uintptr_t)a->stack.hi;
 }
 
+/*
+ * Finalizers that run for so long do not come to their end: they are given up
+ * here, as on an overflow, with all that their state has. The caller knows that
+ * the stack is the actor's.
+ */
 static bool
-classify(const struct tp_preempt_frame *f)
+gives_up(struct tp_worker *w, struct tp_actor *a,
+         const struct tp_preempt_frame *f, void *ucontext)
+{
+    if (!a->finishing || a->abandoned || a->class->may_give_up == NULL) {
+        return false;
+    }
+    int64_t used =
+        a->finish_cycles + (int64_t)(tp_cycles() - w->slice_start_cycles);
+    /* relaxed: set before a run. */
+    uint64_t patience =
+        atomic_load_explicit(&tp_finish_patience_ns, memory_order_relaxed);
+    if (used < (int64_t)(patience / 10000 * tp_cycles_10us()) ||
+        !a->class->may_give_up(a, f)) {
+        return false;
+    }
+    a->given_up = true;
+    w->after = TP_AFTER_OVERFLOW;
+    tp_fiber_redirect(ucontext, &w->fiber);
+    return true;
+}
+
+static bool
+classify(const struct tp_preempt_frame *f, void *ucontext)
 {
     struct tp_worker *w = tp_worker_self();
     struct tp_actor *a = w->current == NULL ? NULL : w->current->actor;
     if (a == NULL || !on_own_stack(a, f->sp) || a->nopreempt > 0 ||
+        gives_up(w, a, f, ucontext) ||
+        tp_sched.preemption != TROUPE_PREEMPT_SIGNAL ||
         a->class->may_stop == NULL) {
         return false;
     }
@@ -97,7 +126,31 @@ classify(const struct tp_preempt_frame *f)
 static void
 on_yield(void)
 {
-    tp_worker_yield(tp_slot_self());
+    struct tp_actor *a = tp_actor_self();
+    if (a->finishing) {
+        a->finish_cycles +=
+            (int64_t)(tp_cycles() - tp_worker_self()->slice_start_cycles);
+    }
+    tp_worker_yield(a->slot);
+}
+
+void
+tp_slice_hook(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    /* relaxed: a request by the monitor, repeated until it is followed. */
+    if (a == NULL ||
+        !atomic_load_explicit(&tp_worker_self()->resched,
+                              memory_order_relaxed) ||
+        a->finishing || a->nopreempt > 0 || !tp_stack_has_room()) {
+        return;
+    }
+    if (tp_worker_checkpoint_slow()) {
+        a->overruns++;
+        /* relaxed: a statistic. */
+        atomic_fetch_add_explicit(&tp_worker_self()->stats.preemptions, 1,
+                                  memory_order_relaxed);
+    }
 }
 
 static const struct tp_preempt_ops preempt_ops = {classify, on_yield, is_ours};

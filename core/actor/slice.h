@@ -16,6 +16,10 @@
 int tp_slice_init(void);
 void tp_slice_fini(void);
 
+/* From a hook that the language calls where its code may stop: the running
+ * actor yields if it was asked to, as at a signal. May switch. */
+void tp_slice_hook(void);
+
 /* Is enough of the stack left for a call into the core? The running actor, or
  * no actor at all: true. */
 bool tp_stack_has_room(void);

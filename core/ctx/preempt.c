@@ -66,8 +66,8 @@ inject(ucontext_t *uc)
 static struct tp_preempt_frame
 frame_of(const ucontext_t *uc)
 {
-    struct tp_preempt_frame f = {0, 0, 0};
-    (void)uc;
+    const mcontext_t *m = &uc->uc_mcontext;
+    struct tp_preempt_frame f = {(uintptr_t)m->pc, (uintptr_t)m->sp, 0};
     return f;
 }
 
@@ -86,7 +86,7 @@ on_signal(int sig, siginfo_t *info, void *uc)
     if (info->si_code == SI_TKILL && info->si_pid == getpid() &&
         ops->is_ours()) {
         struct tp_preempt_frame f = frame_of(uc);
-        if (ops->classify(&f)) {
+        if (ops->classify(&f, uc)) {
             inject(uc);
         }
     } else {

@@ -40,9 +40,9 @@ struct tp_preempt_frame {
 struct tp_preempt_ops {
     /*
      * The signal is one of ours. True: inject the yield. Asked on the
-     * alternate stack, in signal context.
+     * alternate stack, in signal context. May redirect ucontext instead.
      */
-    bool (*classify)(const struct tp_preempt_frame *frame);
+    bool (*classify)(const struct tp_preempt_frame *frame, void *ucontext);
     /* Runs on the interrupted stack, as a call of the interrupted code. */
     void (*on_yield)(void);
     /* Was the signal asked for? False: the handler installed before gets it. */

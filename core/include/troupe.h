@@ -85,6 +85,17 @@ TROUPE_API void troupe_nopreempt_end(void);
 
 /* -- running Lua services ------------------------------------------------ */
 
+/* How the slice of an actor ends that neither waits nor calls. */
+enum troupe_preemption {
+    TROUPE_PREEMPT_SIGNAL, /* SIGURG, at any instruction of Lua code, compiled
+                              or not; where that cannot be had: HOOK */
+    TROUPE_PREEMPT_HOOK,   /* no signals: LuaJIT counts instructions. Actors
+                              are interpreted unless they ask for more, since
+                              compiled loops are not cut short; finalizers are
+                              not either */
+    TROUPE_PREEMPT_OFF     /* not at all */
+};
+
 /* Zero means the default. Fill with troupe_config_init, then change. */
 struct troupe_config {
     size_t size;               /* of this struct; set by init */
@@ -95,6 +106,7 @@ struct troupe_config {
     uint64_t slice_ns;         /* longest run of an actor; default: 2 ms */
     unsigned blocking_threads; /* for calls that block, at most, 1..1024;
                                   default: 64 */
+    enum troupe_preemption preemption;
     bool handle_signals; /* SIGINT and SIGTERM: the first sends the root exit
                              "shutdown", the second kills all actors, a third
                              one acts as if the runtime were not there */

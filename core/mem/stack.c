@@ -32,6 +32,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #ifdef TP_ASAN
 #include <sanitizer/asan_interface.h>
@@ -193,6 +194,14 @@ guard_make(char *lo)
     return protect(p, pool.guard);
 }
 
+/* Is there nothing to read at p? An emulator of the kernel may take any advice,
+ * as if it were a hint that can be ignored. */
+static bool
+is_guarded(const char *p)
+{
+    return access(p, F_OK) != 0 && errno == EFAULT;
+}
+
 static int
 guard_choose(enum tp_stack_guard *out)
 {
@@ -203,8 +212,9 @@ guard_choose(enum tp_stack_guard *out)
     }
     bool ok = tp_madvise(p, pool.page, MADV_GUARD_INSTALL) == 0;
     int refused = ok ? 0 : errno;
+    bool real = ok && is_guarded(p);
     tp_munmap(p, pool.page);
-    *out = ok ? TP_STACK_GUARD_MADVISE : TP_STACK_GUARD_MPROTECT;
+    *out = real ? TP_STACK_GUARD_MADVISE : TP_STACK_GUARD_MPROTECT;
     return ok || refused == EINVAL ? 0 : TROUPE_ENOMEM;
 }
 

@@ -439,6 +439,8 @@ reset(void)
     atomic_store_explicit(&tp_actor_live, 0, memory_order_relaxed);
     /* relaxed: as above. */
     atomic_store_explicit(&tp_actor_root, 0, memory_order_relaxed);
+    /* relaxed: as above. */
+    atomic_store_explicit(&tp_actor_given_up, 0, memory_order_relaxed);
     tp_actor_on_root_end = on_root_end;
     tp_actor_quiescent = quiescent;
 }
@@ -518,7 +520,10 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     if (rc != 0) {
         goto fail_slice;
     }
-    tp_sched.signals = tp_preempt_is_supported();
+    tp_sched.preemption = config->preemption == TROUPE_PREEMPT_SIGNAL &&
+                                  !tp_preempt_is_supported()
+                              ? TROUPE_PREEMPT_HOOK
+                              : config->preemption;
     rc = tp_blocking_init(config->blocking_threads == 0
                               ? TP_BLOCKING_THREADS_DEFAULT
                               : config->blocking_threads);

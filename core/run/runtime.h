@@ -29,8 +29,9 @@ struct tp_run_config {
     uint32_t max_actors;  /* 1..2^20; 0: 2^20 */
     size_t stack_reserve; /* bytes; 0: 256 KiB */
     size_t stack_guard;
-    uint64_t slice_ns;         /* 0: 2 ms */
-    unsigned blocking_threads; /* of the pool, 1..1024; 0: 64 */
+    uint64_t slice_ns;                 /* 0: 2 ms */
+    unsigned blocking_threads;         /* of the pool, 1..1024; 0: 64 */
+    enum troupe_preemption preemption; /* 0: by signals, where possible */
     bool interruptible; /* a root that traps exits may wait for tp_interrupt */
     bool exits_after;   /* the process ends after the run: see step 5 */
 };

@@ -41,6 +41,9 @@
 #define RETRY_MIN_NS  50000ull
 #define RETRY_LONG_NS 20000000ull
 #define RETRY_SHARE   16
+/* A slice that is so long may be one of finalizers that shall be given up, so
+ * it is signalled now and then in any case. */
+#define LOOK_NS 500000000ull
 /* The longest time between two signals to one who shall end in the pool. */
 #define PRESS_MAX_NS 100000000ull
 
@@ -53,6 +56,8 @@ struct view {
     uint32_t queued;   /* and so many were left in its own */
     uint64_t since_ns; /* the slice was first seen then */
     uint64_t next_ns;  /* it is asked to yield again then */
+    uint64_t look_ns;  /* the slice is signalled then, whether it shall yield,
+                          and whether signals preempt, or not */
 };
 
 static struct {
@@ -103,11 +108,11 @@ runs_doomed(struct tp_worker *w)
 /*
  * The slice is used up. The actor shall yield if something waits to run, or if
  * it is to end; a signal makes it, where its code may stop. Without that it is
- * signalled once all the same, so that its class learns of a long run. Returns
- * whether it shall yield.
+ * signalled once all the same, so that its class learns of a long run; and for
+ * a look where that is due. Returns whether it shall yield.
  */
 static bool
-cut_short(struct tp_worker *w, uint64_t now_ns)
+cut_short(struct tp_worker *w, uint64_t now_ns, bool look)
 {
     /* relaxed, all: samples and requests; a wrong one is corrected a tick
      * later. */
@@ -126,7 +131,8 @@ cut_short(struct tp_worker *w, uint64_t now_ns)
     atomic_store_explicit(&w->resched, wanted, memory_order_relaxed);
     /* relaxed: as above. */
     bool poked = atomic_load_explicit(&w->poked, memory_order_relaxed);
-    if (tid != 0 && tp_sched.signals && (wanted || !poked)) {
+    bool signals = tp_sched.preemption == TROUPE_PREEMPT_SIGNAL;
+    if (tid != 0 && (look || (signals && (wanted || !poked)))) {
         /* relaxed: the signal orders it for the thread it goes to. */
         atomic_store_explicit(&w->asked, TP_ASK_LOOK, memory_order_relaxed);
         tp_preempt_signal(tid);
@@ -143,10 +149,12 @@ press(struct tp_worker *w, struct view *v, uint64_t now_ns)
         uint64_t wait =
             late < RETRY_LONG_NS ? 0 : (late - RETRY_LONG_NS) / RETRY_SHARE;
         wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
-        if (!cut_short(w, now_ns) || wait > tp_sched.slice_ns) {
+        bool look = now_ns >= v->look_ns;
+        if (!cut_short(w, now_ns, look) || wait > tp_sched.slice_ns) {
             wait = tp_sched.slice_ns;
         }
         v->next_ns = now_ns + wait;
+        v->look_ns = look ? now_ns + LOOK_NS : v->look_ns;
     }
     mon.soon_ns = v->next_ns < mon.soon_ns ? v->next_ns : mon.soon_ns;
 }
@@ -166,6 +174,7 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
         v->wake_slot = s;
         v->since_ns = now_ns;
         v->next_ns = 0;
+        v->look_ns = now_ns + LOOK_NS;
         return;
     }
     if (now_ns - v->since_ns >= tp_sched.slice_ns) {
@@ -239,7 +248,7 @@ press_doomed(struct tp_worker *w, uint64_t now_ns)
     }
     if (now_ns >= w->press_next_ns) {
         uint64_t wait = (now_ns - w->pressed_ns) / RETRY_SHARE;
-        cut_short(w, now_ns);
+        cut_short(w, now_ns, false);
         wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
         w->press_next_ns = now_ns + (wait < PRESS_MAX_NS ? wait : PRESS_MAX_NS);
     }

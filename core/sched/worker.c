@@ -385,15 +385,17 @@ others_wait(struct tp_worker *w)
             tp_sched_poll_is_due(POLL_EVERY));
 }
 
-void
+bool
 tp_worker_checkpoint_slow(void)
 {
     struct tp_worker *w = tp_worker_self();
     /* relaxed: a request to hurry, repeated by the monitor. */
     atomic_store_explicit(&w->resched, false, memory_order_relaxed);
-    if (tp_slot_is_doomed(w->current) || others_wait(w)) {
+    bool yields = tp_slot_is_doomed(w->current) || others_wait(w);
+    if (yields) {
         tp_worker_yield(w->current);
     }
+    return yields;
 }
 
 /* -- one slice ----------------------------------------------------------- */

@@ -127,7 +127,7 @@ struct tp_sched {
     struct tp_runq *runq;
     struct tp_worker *workers;
     uint64_t slice_ns;
-    bool signals; /* slices are cut short by signals */
+    enum troupe_preemption preemption; /* how slices are cut short */
 
     /* any thread, atomic */
     alignas(TP_CACHELINE) struct tp_idle idle;
@@ -234,8 +234,8 @@ void tp_slot_done(struct tp_slot *self);
 _Noreturn void tp_worker_exit(struct tp_slot *self);
 
 /* Yields if the slice is used up and something else waits to run, or the actor
- * is doomed. Cheap. */
-void tp_worker_checkpoint_slow(void);
+ * is doomed. Cheap. Did it? */
+bool tp_worker_checkpoint_slow(void);
 
 /* -- for anybody --------------------------------------------------------- */
 

@@ -286,10 +286,11 @@ function Udp:fd() end
 
 ---@class troupe.Stats
 ---@field format_version integer
----@field preemption "signal"|"hook"
+---@field preemption "signal"|"hook"|"off" what is in use
 ---@field run_queue string
 ---@field slice number seconds
 ---@field actors integer alive
+---@field given_up integer actors whose finalizers did not come to an end
 ---@field schedulers troupe.SchedulerStats[]
 ---@field blocking troupe.BlockingStats
 
@@ -343,6 +344,7 @@ function Task:cancel() end
 ---@field blocking_threads? integer 1 to 1024, default 64
 ---@field max_actors? integer 1 to 2^20, the default
 ---@field slice? number seconds, 0.0001 to 1, default 0.002
+---@field preemption? "signal"|"hook"|"off" default "signal", where that is possible
 
 ---@class troupe.Log
 ---@field debug fun(format: string, ...: any)

@@ -135,13 +135,65 @@ describe("a finalizer at an actor's end", function()
       table.sort(seen)
       print(table.concat(seen, " "), before > 4.5 and before < 8, troupe.whereis "looper")
       io.stdout:flush()
+<<<<<<< HEAD
       -- The run cannot end, since it still loops.
       local ffi = require "ffi"
       ffi.cdef "void _exit(int);"
       ffi.C._exit(0)
     ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2" })
+=======
+    ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2", limit = 25 })
+>>>>>>> preempt
     assert.equal("down exit over\ttrue\tnil\n", r.out)
     assert.matches("warn  <0%.1%.1> .*finalizers", r.err)
     assert.equal(0, r.status)
   end)
+
+  for _, mode in ipairs { "signal", "hook" } do
+    helper.it("that loops for ever is given up, and the run ends: " .. mode, function()
+      local r = helper.run_script([[
+        local troupe = require "troupe"
+        local me = troupe.self()
+        local function holder(kind, loop)
+          local keep
+          if kind == "newproxy" then
+            keep = newproxy(true)
+            getmetatable(keep).__gc = loop
+          else
+            local ffi = require "ffi"
+            keep = ffi.gc(ffi.new "int[1]", loop)
+          end
+          if kind == "newproxy" then -- the other ends by itself
+            troupe.send(me, "up")
+            troupe.receive(math.huge)
+          end
+          return keep
+        end
+        local loops = { newproxy = function() while true do end end,
+          ffi = function() while true do pcall(troupe.send, me, "from a finalizer") end end }
+        local refs = {}
+        for kind, loop in pairs(loops) do
+          local pid, ref = troupe.spawn_opt({ monitor = true, jit = kind == "newproxy" },
+            holder, kind, loop)
+          refs[kind] = ref
+          if kind == "newproxy" then
+            troupe.receive_match(function(m) return m == "up" end)
+            pid:kill()
+          end
+        end
+        for _, kind in ipairs { "newproxy", "ffi" } do
+          print(kind, troupe.await_down(refs[kind]))
+        end
+        while troupe.stats().given_up < 2 do
+          troupe.sleep(0.01)
+          while troupe.receive(0) do end
+        end
+        print(troupe.stats().actors)
+      ]], { env = { TROUPE_LOG = "warn" }, limit = 40,
+        options = "--schedulers 3 --preemption " .. mode })
+      assert.equal("newproxy\tkilled\nffi\tnormal\n1\n", r.out)
+      assert.equal(2, helper.count(r.err, "were given up"))
+      assert.equal(0, r.status)
+    end, { limit = 60 })
+  end
 end)

@@ -54,6 +54,20 @@ describe("the libraries of an actor", function()
       type(require "jit.util" .funcinfo) == "function", type(require "jit.opt" .start) == "function"
   end, yes)
 
+  for _, name in ipairs { "jit.util", "jit.opt", "jit.profile" } do
+    helper.actor("open at the first look: " .. name, function()
+      helper.elsewhere(function(module)
+        local lib = require(module)
+        assert(type(lib) == "table" and next(lib) ~= nil and require(module) == lib)
+        assert(require "jit" == jit and jit.arch and not jit.status())
+        -- luacheck: push ignore 122
+        package.loaded["jit.util"] = nil
+        -- luacheck: pop
+        assert(require "jit.util".funcinfo)
+      end, name)
+    end)
+  end
+
   elsewhere("open at the first look: package", function()
     return type(package.path) == "string", package.loaded._G == _G,
       package.loaded.string == string, type(package.loaders) == "table",

@@ -151,6 +151,110 @@ TEST(preempt, a_loop_can_be_killed)
     }
 }
 
+/* -- finalizers without end ------------------------------------------------ */
+
+static counter gone;
+
+static void
+spin_finish(struct tp_actor *a, void *arg)
+{
+    struct spin *s = arg;
+    add(&s->begun, 1);
+    tp_test_spin(&s->stop, s->rounds);
+    add(&s->ended, 1);
+    (void)a;
+}
+
+static void
+note_gone(struct tp_actor *a, void *arg)
+{
+    (void)arg;
+    tp_check(a->given_up);
+    add(&gone, 1);
+}
+
+static void
+waits(struct tp_actor *a, void *arg)
+{
+    (void)arg;
+    tp_actor_sleep(a, TP_NEVER);
+}
+
+static const struct tp_actor_class endless_class = {.main = waits,
+                                                    .finish = spin_finish,
+                                                    .overflowed = note_gone,
+                                                    .may_stop = may_stop,
+                                                    .may_give_up = may_stop};
+
+static void
+end_endless(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    troupe_pid pids[3];
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(tp_spawn(NULL, &endless_class, s, &pids[i]), 0);
+    }
+    for (int i = 0; i < 3; i++) {
+        tp_check(end_with(pids[i], TP_REASON_KILLED));
+    }
+    for (int i = 0; i < 3; i++) {
+        enum tp_reason_kind kind = join_kind(self, pids[i]);
+        tp_check(kind == TP_REASON_KILLED);
+    }
+    YIELD_UNTIL(self, get(&gone) == 3);
+    CHECK_EQ(get(&s->begun), 3);
+    CHECK_EQ(get(&s->ended), 0);
+}
+
+/* The run ends: else nothing would make them leave their schedulers. */
+TEST(preempt, finalizers_without_end_are_given_up)
+{
+    uint64_t patience = atomic_exchange_explicit(&tp_finish_patience_ns,
+                                                 50 * MS, memory_order_relaxed);
+    (void)state;
+    for (int mode = TROUPE_PREEMPT_SIGNAL; mode <= TROUPE_PREEMPT_OFF; mode++) {
+        for (unsigned n = 1; n <= 2; n++) {
+            struct spin s = {.rounds = EVER};
+            struct tp_run_config config = {
+                .schedulers = n, .preemption = (enum troupe_preemption)mode};
+            set(&gone, 0);
+            struct tp_reason *r = run_config(&config, end_endless, &s);
+            assert_int_equal(r->kind, TP_REASON_NORMAL);
+            tp_reason_unref(r);
+            assert_int_equal(
+                atomic_load_explicit(&tp_actor_given_up, memory_order_relaxed),
+                3);
+        }
+    }
+    atomic_store_explicit(&tp_finish_patience_ns, patience,
+                          memory_order_relaxed);
+}
+
+/* One that takes its time, in many slices, is not. */
+static void
+end_slow(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    struct spin loop = {.rounds = EVER};
+    troupe_pid pid, other;
+    CHECK_EQ(tp_spawn(NULL, &endless_class, s, &pid), 0);
+    CHECK_EQ(tp_spawn(NULL, &spin_class, &loop, &other), 0);
+    YIELD_UNTIL(self, get(&loop.begun) == 1);
+    tp_check(end_with(pid, TP_REASON_KILLED));
+    CHECK_EQ(join_kind(self, pid), TP_REASON_KILLED);
+    YIELD_UNTIL(self, get(&s->ended) == 1);
+    CHECK_EQ(get(&gone), 0);
+    set(&loop.stop, 1);
+}
+
+TEST(preempt, finalizers_that_are_slow_come_to_their_end)
+{
+    struct spin s = {.rounds = 20000000};
+    (void)state;
+    set(&gone, 0);
+    assert_int_equal(run_in(1, end_slow, &s), TP_REASON_NORMAL);
+}
+
 static void
 shielded_loop(struct tp_actor *self, void *arg)
 {
@@ -217,6 +321,8 @@ main(void)
         cmocka_unit_test(preempt_loops_let_others_run_and_keep_all_registers),
         cmocka_unit_test(preempt_a_loop_can_be_killed),
         cmocka_unit_test(preempt_nopreempt_is_respected),
+        cmocka_unit_test(preempt_finalizers_without_end_are_given_up),
+        cmocka_unit_test(preempt_finalizers_that_are_slow_come_to_their_end),
 #endif
         cmocka_unit_test(preempt_the_hosts_handler_is_chained_and_restored),
     };
