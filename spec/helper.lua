@@ -181,6 +181,17 @@ function helper.actor(name, fn, opts)
   end
 end
 
+--- Runs fn until it raises no error, a few times at most: for what another load
+-- of the machine may disturb now and then, but never each time.
+function helper.one_of_many_tries(fn)
+  for _ = 1, 9 do
+    if pcall(fn) then
+      return
+    end
+  end
+  fn()
+end
+
 -- ------------------------------------------------------------------ actors
 
 --- The next message; an error if none comes.
@@ -207,6 +218,11 @@ function helper.ended(pid)
   if not ok and reason == "timeout" then
     error("the actor did not end", 2)
   end
+end
+
+--- Does nothing else until the message "go" comes.
+function helper.await_go()
+  troupe.receive_match(function(m) return m == "go" end)
 end
 
 --- Waits until an actor waits. An error if it does not.

@@ -153,6 +153,7 @@ set(lua_env
   "LUA_PATH=${CMAKE_BINARY_DIR}/lua/?.lua\\;${CMAKE_BINARY_DIR}/lua/?/init.lua\\;${PROJECT_SOURCE_DIR}/?.lua\\;\\;"
   "LUA_CPATH=${CMAKE_BINARY_DIR}/lua/?.so\\;\\;"
   "TROUPE_BUILD=${CMAKE_BINARY_DIR}"
+  "TROUPE_SPEC_TRACE=1" # the output of a spec that hung names it
   "TROUPE_BIN=${CMAKE_BINARY_DIR}/troupe")
 
 function(tp_spec file)

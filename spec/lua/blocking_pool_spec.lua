@@ -24,9 +24,19 @@ local function in_pool()
   return thread():match "^troupe%-block%-%d+$" ~= nil
 end
 
--- A shell command that ends once there is a file at path.
+local function exists(path)
+  local f = io.open(path)
+  if f then
+    f:close()
+  end
+  return f ~= nil
+end
+
+-- A shell command that ends once there is a file at path; first it makes another
+-- one, at path.in.
 local function until_exists(path)
-  return ("until [ -e %s ]; do sleep 0.01; done"):format(helper.quote(path))
+  return (">%s; until [ -e %s ]; do sleep 0.01; done"):format(helper.quote(path .. ".in"),
+    helper.quote(path))
 end
 
 -- An actor that blocks in a C call until open_gate(path).
@@ -42,16 +52,8 @@ local function blocked_on(path)
 end
 
 local function closed_gate()
+  helper.file "gate.in"
   return (helper.file "gate")
-end
-
--- The pool's threads have come to rest, in the system calls that they make.
-local function all_block()
-  local pipe = io.popen "cat /proc/$PPID/task/*/stat"
-  local stats = pipe:read "*a"
-  pipe:close()
-  local n = helper.count(stats, "(troupe-block-")
-  return n > 0 and n == helper.count(stats:gsub("%(troupe%-block%-%d+%)", "block"), "block S")
 end
 
 local function open_gate(path)
@@ -232,7 +234,7 @@ describe("troupe.blocking", function()
     local pid = blocked_on(path)
     local ref = troupe.monitor(pid)
     assert.equal("blocked", helper.receive())
-    eventually(all_block)
+    eventually(function() return exists(path .. ".in") end)
     troupe.kill(pid)
     eventually(function() return troupe.info(pid).in_c end)
     assert.is_true(pid:alive())
@@ -364,6 +366,7 @@ describe("troupe run", function()
   end)
 
   helper.it("does not wait for ever for calls that block", function()
+    local path = closed_gate()
     local r = helper.run_script([[
       local troupe = require "troupe"
       local me, command = troupe.self(), ...
@@ -371,14 +374,14 @@ describe("troupe run", function()
         troupe.blocking(function() troupe.send(me, "in") os.execute(command) end)
       end)
       troupe.receive()
-      repeat -- until it is in the call
-        local pipe = io.popen "cat /proc/$PPID/task/*/stat"
-        local blocks = pipe:read "*a":find "%(troupe%-block%-0%) S"
-        pipe:close()
-      until blocks
+      while not io.open(troupe.args[2]) do -- until it is in the call
+        troupe.sleep(0.001)
+      end
       io.write "bye"
       os.exit(3)
-    ]], { args = helper.quote "sleep 6", env = { TROUPE_LOG = "warn" } })
+    ]], { args = helper.quote(until_exists(path)) .. " " .. helper.quote(path .. ".in"),
+      env = { TROUPE_LOG = "warn" } })
+    open_gate(path)
     assert.same({ 3, "bye" }, { r.status, r.out })
     assert.matches("left behind in calls that block: 1 actor", r.err, 1, true)
   end)
