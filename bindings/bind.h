@@ -322,6 +322,7 @@ void tp_bindings_init(void);
 /* What Lua calls; see docs/reference. */
 int tp_l_alive(lua_State *L);
 int tp_l_await_down(lua_State *L);
+int tp_l_reserve(lua_State *L);
 int tp_l_blocking(lua_State *L);
 int tp_l_call(lua_State *L);
 int tp_l_cancel(lua_State *L);

@@ -74,6 +74,17 @@ tp_l_demonitor(lua_State *L)
     return 1;
 }
 
+/* _reserve(ref, on) -> is there such a monitor? On: its down is no message. */
+int
+tp_l_reserve(lua_State *L)
+{
+    struct tp_actor *a = tp_check_actor(L);
+    lua_Number ref = tp_check_number(L, 1, "ref");
+    lua_pushboolean(L,
+                    tp_monitor_reserve(a, (uint64_t)ref, lua_toboolean(L, 2)));
+    return 1;
+}
+
 /* await_down(ref [, timeout]) -> reason; or nil, err */
 int
 tp_l_await_down(lua_State *L)

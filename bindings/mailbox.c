@@ -276,7 +276,7 @@ deliver(lua_State *L, struct tp_actor *a, struct tp_msg *m)
     return n;
 }
 
-/* Takes *link; NULL if it is a notice that nobody wants any more. */
+/* Takes *link; NULL if it is a notice that is not for who receives. */
 static struct tp_msg *
 take(struct tp_actor *a, struct tp_msg **link)
 {

@@ -119,6 +119,21 @@ tp_l_writable(lua_State *L)
     return push_fd_arm(L, "writable");
 }
 
+/* Is it arms 1 to n and nothing else? Behind a hole there may be more of them
+ * than # says. */
+static bool
+is_list(lua_State *L, size_t n)
+{
+    size_t entries = 0;
+    lua_pushnil(L);
+    while (entries <= n && lua_next(L, 1) != 0) {
+        lua_pop(L, 1);
+        entries++;
+    }
+    lua_settop(L, 2);
+    return entries == n;
+}
+
 /* select(arms [, timeout]) -> index; or nil, err */
 int
 tp_l_select(lua_State *L)
@@ -129,6 +144,8 @@ tp_l_select(lua_State *L)
     tp_check_type(L, 1, LUA_TTABLE, "arms");
     size_t n = lua_objlen(L, 1);
     luaL_argcheck(L, n > 0, 1, "no arms");
+    lua_settop(L, 2);
+    luaL_argcheck(L, is_list(L, n), 1, "arms must be a list without holes");
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     tp_refuse_in_scan(L, tp_lua_of(a));
     if (a->finishing) {

@@ -19,6 +19,8 @@ struct tp_monitor {
     struct tp_list on_target;
     /* watcher only */
     struct tp_monitor *next;
+    struct tp_msg *aside; /* the down, that a receive has met; NULL: none */
+    bool reserved;        /* for await_down alone */
     /* any thread, atomic */
     _Atomic uint32_t refs;
 };
@@ -92,6 +94,19 @@ table_remove(struct tp_actor *self, uint64_t ref)
         }
     }
     return NULL;
+}
+
+static struct tp_monitor *
+table_find(struct tp_actor *self, uint64_t ref)
+{
+    if (self->monitor_count == 0) {
+        return NULL;
+    }
+    struct tp_monitor *m = *bucket(self, ref);
+    while (m != NULL && m->ref != ref) {
+        m = m->next;
+    }
+    return m;
 }
 
 /* -- telling ------------------------------------------------------------- */
@@ -238,6 +253,9 @@ tp_demonitor(struct tp_actor *self, uint64_t ref)
     if (was_on) {
         monitor_unref(m);
     }
+    if (m->aside != NULL) {
+        tp_msg_drop(m->aside);
+    }
     monitor_unref(m);
     return was_on;
 }
@@ -245,26 +263,39 @@ tp_demonitor(struct tp_actor *self, uint64_t ref)
 bool
 tp_monitor_take_down(struct tp_actor *self, struct tp_msg *msg)
 {
-    struct tp_monitor *m = table_remove(self, msg->ref);
+    struct tp_monitor *m = table_find(self, msg->ref);
     if (m == NULL) {
         tp_msg_drop(msg);
         return false;
     }
-    monitor_unref(m);
+    if (m->reserved) {
+        m->aside = msg;
+        return false;
+    }
+    monitor_unref(table_remove(self, msg->ref));
     return true;
 }
 
 bool
 tp_monitor_wants(struct tp_actor *self, uint64_t ref)
 {
-    if (self->monitor_count == 0) {
+    struct tp_monitor *m = table_find(self, ref);
+    return m != NULL && !m->reserved;
+}
+
+bool
+tp_monitor_reserve(struct tp_actor *self, uint64_t ref, bool on)
+{
+    struct tp_monitor *m = table_find(self, ref);
+    if (m == NULL) {
         return false;
     }
-    struct tp_monitor *m = *bucket(self, ref);
-    while (m != NULL && m->ref != ref) {
-        m = m->next;
+    m->reserved = on;
+    if (!on && m->aside != NULL) {
+        tp_mailbox_put_back(self, m->aside);
+        m->aside = NULL;
     }
-    return m != NULL;
+    return true;
 }
 
 void
@@ -451,7 +482,7 @@ wait_down(struct tp_actor *self, uint64_t ref, struct tp_msg **link,
     for (;;) {
         *out_down = find_down(self, &link, ref);
         if (*out_down != NULL) {
-            tp_monitor_take_down(self, *out_down);
+            monitor_unref(table_remove(self, ref));
             return 0;
         }
         int rc = tp_mailbox_wait(self, deadline_ns);
@@ -465,8 +496,14 @@ int
 tp_await_down(struct tp_actor *self, uint64_t ref, uint64_t deadline_ns,
               struct tp_msg **out_down)
 {
-    if (!tp_monitor_wants(self, ref)) {
+    struct tp_monitor *m = table_find(self, ref);
+    if (m == NULL) {
         return TROUPE_ENOTFOUND;
+    }
+    if (m->aside != NULL) {
+        *out_down = m->aside;
+        monitor_unref(table_remove(self, ref));
+        return 0;
     }
     return wait_down(self, ref, &self->slot->mail_head, deadline_ns, out_down);
 }

@@ -39,14 +39,19 @@ int tp_monitor(struct tp_actor *self, troupe_pid target, uint64_t *out_ref);
 bool tp_demonitor(struct tp_actor *self, uint64_t ref);
 
 /* The owner has taken m, a TP_MSG_DOWN, out of its mailbox: false, and m is
- * dropped, if nobody wants it any more. */
+ * dropped or set aside, if it is not for who receives. */
 bool tp_monitor_take_down(struct tp_actor *self, struct tp_msg *m);
 
 /* The reason in a TP_MSG_DOWN or TP_MSG_EXIT; borrowed. */
 struct tp_reason *tp_notice_reason(struct tp_msg *m);
 
-/* Is ref a monitor of the running actor whose down it has not taken? */
+/* Is ref a monitor of the running actor whose down is for who receives? */
 bool tp_monitor_wants(struct tp_actor *self, uint64_t ref);
+
+/* On: the down of ref, a monitor of the running actor, is for await_down alone;
+ * a receive that meets it sets it aside. Off: it is a message as others, the
+ * first one if it was set aside. False: no such monitor. */
+bool tp_monitor_reserve(struct tp_actor *self, uint64_t ref, bool on);
 
 /* Waits for the down of a monitor; other messages stay. 0 and *out_down, the
  * caller's; TROUPE_ENOTFOUND: no such monitor; TROUPE_ETIMEOUT, or as

@@ -322,6 +322,18 @@ tp_mailbox_take(struct tp_actor *self, struct tp_msg **link)
     return m;
 }
 
+void
+tp_mailbox_put_back(struct tp_actor *self, struct tp_msg *m)
+{
+    struct tp_slot *s = self->slot;
+    tp_check(!counts(m) && !is_urgent(self, m));
+    m->next = s->mail_head;
+    s->mail_head = m;
+    if (m->next == NULL) {
+        s->mail_tail = &m->next;
+    }
+}
+
 struct tp_msg **
 tp_mailbox_urgent(struct tp_actor *self)
 {

@@ -71,6 +71,10 @@ bool tp_mailbox_fetch(struct tp_actor *self);
  * &slot->mail_head, the next one &m->next. */
 struct tp_msg *tp_mailbox_take(struct tp_actor *self, struct tp_msg **link);
 
+/* Puts m, which tp_mailbox_take gave and which is neither urgent nor subject to
+ * a limit, before all that wait. */
+void tp_mailbox_put_back(struct tp_actor *self, struct tp_msg *m);
+
 /* The link of the first message that a server takes before all others: a
  * TP_MSG_SYSTEM, or a TP_MSG_EXIT from self->master. NULL: none was fetched. */
 struct tp_msg **tp_mailbox_urgent(struct tp_actor *self);

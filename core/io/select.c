@@ -14,8 +14,8 @@
 #define WAITS 0
 #define READY 1
 
-/* Something that a receive would return; notices that nobody wants any more
- * are dropped. */
+/* Something that a receive would return; notices that are not for it are
+ * dropped or set aside. */
 static bool
 has_mail(struct tp_actor *self)
 {
@@ -25,13 +25,19 @@ has_mail(struct tp_actor *self)
         if (m == NULL) {
             return false;
         }
-        bool wanted = m->kind == TP_MSG_DOWN    ? tp_monitor_wants(self, m->ref)
+        bool down = m->kind == TP_MSG_DOWN;
+        bool wanted = down                      ? tp_monitor_wants(self, m->ref)
                       : m->kind == TP_MSG_GROUP ? tp_group_wants(self, m)
                                                 : true;
         if (wanted) {
             return true;
         }
-        tp_msg_drop(tp_mailbox_take(self, &self->slot->mail_head));
+        m = tp_mailbox_take(self, &self->slot->mail_head);
+        if (down) {
+            tp_monitor_take_down(self, m);
+        } else {
+            tp_msg_drop(m);
+        }
     }
 }
 

@@ -2,7 +2,8 @@
 --
 -- A task is monitored by the actor that made it, as in Elixir's Task; its
 -- results travel as the exit reason, so that "finished with these results" and
--- "failed for that reason" are one message and cannot race.
+-- "failed for that reason" are one notice and cannot race. The monitor is
+-- reserved: what receives takes no notice of its down.
 -- @module troupe.task
 
 local troupe = require "troupe"
@@ -40,6 +41,7 @@ function M.task(fn, ...)
   if not pid then
     return nil, ref
   end
+  troupe._reserve(ref, true)
   return setmetatable({ pid = pid, ref = ref }, Task_mt)
 end
 
@@ -131,6 +133,13 @@ local function open_refs(tasks)
   return by_ref
 end
 
+-- While on is false, their downs are messages.
+local function reserve(by_ref, on)
+  for ref in pairs(by_ref) do
+    troupe._reserve(ref, on)
+  end
+end
+
 -- The next of them that ends, settled; nil, "timeout".
 local function await_any(by_ref, timeout)
   local down, err = troupe.receive_match(function(m)
@@ -164,14 +173,19 @@ function M.all(tasks, timeout)
   check_timeout("all", 2, timeout)
   local deadline = timeout and troupe.now() + timeout
   local by_ref = open_refs(tasks)
-  local failed = first_failed(tasks)
-  while not failed and next(by_ref) do
-    local task, err = await_any(by_ref, remaining(deadline))
-    if not task then
-      return nil, err
+  local failed, err = first_failed(tasks), nil
+  reserve(by_ref, false)
+  while not failed and not err and next(by_ref) do
+    local task
+    task, err = await_any(by_ref, remaining(deadline))
+    if task then
+      by_ref[task.ref] = nil
+      failed = not task._results and first_failed(tasks)
     end
-    by_ref[task.ref] = nil
-    failed = not task._results and first_failed(tasks)
+  end
+  reserve(by_ref, true)
+  if err then
+    return nil, err
   end
   if failed then
     cancel_all(tasks)
@@ -201,7 +215,10 @@ function M.race(tasks, timeout)
     winner = is_settled(tasks[i]) and tasks[i] or winner
   end
   if not winner then
-    winner, err = await_any(open_refs(tasks), timeout)
+    local by_ref = open_refs(tasks)
+    reserve(by_ref, false)
+    winner, err = await_any(by_ref, timeout)
+    reserve(by_ref, true)
     if not winner then
       return nil, err
     end

@@ -175,6 +175,56 @@ a_reason_with_a_value_is_shared_by_all(void **state)
     run(1, value_root);
 }
 
+/* --- reserved --- */
+
+/* The next mail is set aside. */
+static void
+set_aside(struct tp_actor *self, uint64_t ref)
+{
+    struct tp_msg *m = recv_msg(self);
+    CHECK_EQ(m->ref, ref);
+    tp_check(!tp_monitor_wants(self, ref));
+    tp_check(!tp_monitor_take_down(self, m));
+}
+
+static void
+reserved_root(struct tp_actor *self, void *unused)
+{
+    (void)unused;
+    uint64_t ref[4];
+    struct tp_msg *down;
+    for (int i = 0; i < 4; i++) {
+        ref[i] = monitor(self, 0); /* nobody: told at once */
+        tp_check(tp_monitor_reserve(self, ref[i], true));
+        set_aside(self, ref[i]);
+    }
+    tp_check(!tp_monitor_reserve(self, UINT64_MAX, true));
+    expect_no_mail(self);
+    CHECK_EQ(tp_await_down(self, ref[0], 0, &down), 0);
+    CHECK_EQ(down->ref, ref[0]);
+    tp_msg_drop(down);
+    CHECK_EQ(tp_await_down(self, ref[0], 0, &down), TROUPE_ENOTFOUND);
+    tp_check(!tp_demonitor(self, ref[1]));
+    uint64_t other = monitor(self, 0);
+    tp_check(tp_monitor_reserve(self, ref[2], false)); /* goes before it */
+    CHECK_EQ(expect_down(self, ref[2], 0), TP_REASON_NOPROC);
+    CHECK_EQ(expect_down(self, other, 0), TP_REASON_NOPROC);
+    tp_check(tp_monitor_reserve(self, ref[3], false)); /* the only one */
+    other = monitor(self, 0);
+    CHECK_EQ(expect_down(self, ref[3], 0), TP_REASON_NOPROC);
+    CHECK_EQ(expect_down(self, other, 0), TP_REASON_NOPROC);
+    other = monitor(self, 0); /* ends with it set aside */
+    tp_monitor_reserve(self, other, true);
+    set_aside(self, other);
+}
+
+static void
+a_reserved_down_is_for_await_alone(void **state)
+{
+    (void)state;
+    run(1, reserved_root);
+}
+
 /* --- demonitor --- */
 
 static void
@@ -1164,6 +1214,7 @@ main(void)
         cmocka_unit_test(a_monitor_of_nobody_is_told_at_once),
         cmocka_unit_test(who_was_reported_down_is_dead),
         cmocka_unit_test(a_reason_with_a_value_is_shared_by_all),
+        cmocka_unit_test(a_reserved_down_is_for_await_alone),
         cmocka_unit_test(a_demonitor_in_time_prevents_the_down),
         cmocka_unit_test(a_down_that_is_queued_can_still_be_refused),
         cmocka_unit_test(thousands_of_monitors_of_one_actor),
