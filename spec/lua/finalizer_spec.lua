@@ -135,15 +135,7 @@ describe("a finalizer at an actor's end", function()
       table.sort(seen)
       print(table.concat(seen, " "), before > 4.5 and before < 8, troupe.whereis "looper")
       io.stdout:flush()
-<<<<<<< HEAD
-      -- The run cannot end, since it still loops.
-      local ffi = require "ffi"
-      ffi.cdef "void _exit(int);"
-      ffi.C._exit(0)
     ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2" })
-=======
-    ]], { env = { TROUPE_LOG = "warn" }, options = "--schedulers 2", limit = 25 })
->>>>>>> preempt
     assert.equal("down exit over\ttrue\tnil\n", r.out)
     assert.matches("warn  <0%.1%.1> .*finalizers", r.err)
     assert.equal(0, r.status)
