@@ -481,7 +481,8 @@ describe("troupe.gen_server", function()
       self:cancel_timer(self.interval)
       self:tell("cancelled")
     end)
-    local ticks, what = 0, nil
+    local ticks = 0
+    local what
     repeat
       what = helper.receive().what
       ticks = what == "slept" and 0 or ticks + 1
