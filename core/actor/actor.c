@@ -167,6 +167,37 @@ finish(struct tp_actor *a)
     tp_worker_exit(a->slot);
 }
 
+/*
+ * The record is the top of the actor's own stack: one page where there would
+ * be two, so a switch to an actor that has been cold misses the TLB once less.
+ */
+#define RECORD_BYTES                                                           \
+    ((sizeof(struct tp_actor) + TP_CACHELINE - 1) & ~(size_t)(TP_CACHELINE - 1))
+
+static struct tp_actor *
+record_new(size_t reserve, size_t guard, int *out_rc)
+{
+    struct tp_stack stack;
+    *out_rc = tp_stack_get(reserve, guard, &stack);
+    if (*out_rc != 0) {
+        return NULL;
+    }
+    struct tp_actor *a = (void *)(stack.hi - RECORD_BYTES);
+    memset(a, 0, sizeof *a);
+    a->stack = stack;
+    a->low_water = (char *)a;
+    return a;
+}
+
+/* Nobody runs on its stack. */
+static void
+record_free(struct tp_actor *a)
+{
+    struct tp_stack stack = a->stack;
+    tp_fiber_fini(&a->fiber);
+    tp_stack_put(&stack, a->low_water);
+}
+
 static void
 doomed_entry(void *arg)
 {
@@ -190,7 +221,7 @@ doom(struct tp_slot *s)
         return false;
     }
     a->nopreempt = 0; /* whoever had begun it is no more */
-    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
+    tp_fiber_init(&a->fiber, a->stack.lo, a, doomed_entry, a);
     return true;
 }
 
@@ -211,7 +242,7 @@ overflow(struct tp_slot *s)
     a->abandoned = true;
     a->nopreempt = 0;
     a->low_water = NULL; /* all of it was used */
-    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, doomed_entry, a);
+    tp_fiber_init(&a->fiber, a->stack.lo, a, doomed_entry, a);
 }
 
 /* On the worker's stack: the actor's is at rest for good. */
@@ -226,12 +257,10 @@ reap(struct tp_slot *s)
     struct tp_reason *reason = final_reason_locked(a);
     s->actor = NULL;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    tp_fiber_fini(&a->fiber);
-    tp_stack_put(&a->stack, a->low_water);
     if (a->class->free != NULL) {
         a->class->free(a->arg);
     }
-    tp_free(a);
+    record_free(a);
     tp_slot_free(s);
     if (root) {
         tp_actor_on_root_end(reason);
@@ -272,7 +301,6 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     a->mail_limit = opts->mail_limit;
     a->mail_policy = opts->mail_policy;
     a->started_ns = tp_now_ns();
-    a->low_water = a->stack.hi;
     a->parks = PARKS_PER_SHRINK;
     tp_list_init(&a->watchers);
     tp_list_init(&a->owed);
@@ -280,33 +308,24 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     tp_list_init(&a->groups);
     tp_list_init(&a->resources);
     tp_wait_timer_init(&a->wait_timer, a->slot);
-    tp_fiber_init(&a->fiber, a->stack.lo, a->stack.hi, actor_entry, a);
+    tp_fiber_init(&a->fiber, a->stack.lo, a, actor_entry, a);
 }
 
 static struct tp_actor *
 actor_new(const struct tp_spawn_opts *opts, int *out_rc)
 {
-    struct tp_actor *a = tp_calloc(1, sizeof *a);
+    struct tp_actor *a =
+        record_new(opts->stack_reserve, opts->stack_guard, out_rc);
     if (a == NULL) {
-        *out_rc = TROUPE_ENOMEM;
         return NULL;
-    }
-    *out_rc = tp_stack_get(opts->stack_reserve, opts->stack_guard, &a->stack);
-    if (*out_rc != 0) {
-        goto fail_stack;
     }
     a->slot = tp_slot_alloc();
     if (a->slot == NULL) {
         *out_rc = TROUPE_ELIMIT;
-        goto fail_slot;
+        record_free(a);
+        return NULL;
     }
     return a;
-
-fail_slot:
-    tp_stack_put(&a->stack, a->stack.hi);
-fail_stack:
-    tp_free(a);
-    return NULL;
 }
 
 int
@@ -367,10 +386,8 @@ fail_name:
     tp_mutex_lock(&s->lock, TP_RANK_SLOT);
     s->actor = NULL;
     tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    tp_fiber_fini(&a->fiber);
-    tp_stack_put(&a->stack, a->stack.hi);
+    record_free(a);
     tp_slot_free(s);
-    tp_free(a);
     return rc;
 }
 

@@ -92,6 +92,7 @@ struct tp_resource {
     void (*release)(struct tp_resource *r);
 };
 
+/* Lives at the top of its own stack, from tp_spawn until it is reaped. */
 struct tp_actor {
     /* set at birth */
     struct tp_slot *slot;
