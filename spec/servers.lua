@@ -15,7 +15,7 @@ local servers = {
 servers.troupe = os.getenv "TROUPE_BIN" or servers.build .. "/troupe"
 servers.load = servers.build .. "/load/troupe_load"
 
-local SIGKILL, PATIENCE = 9, 20 -- seconds that a server may take to start
+local SIGKILL, PATIENCE = 9, 200 -- seconds that a server may take to start
 
 function servers.sleep(seconds)
   ffi.C.usleep(math.floor(seconds * 1e6))
@@ -122,7 +122,7 @@ end
 
 function Server:stop()
   ffi.C.kill(self.pid, SIGKILL)
-  servers.wait(5, function() return not self:is_alive() end)
+  servers.wait(PATIENCE, function() return not self:is_alive() end)
   os.remove(self.out)
 end
 

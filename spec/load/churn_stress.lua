@@ -12,7 +12,7 @@ local servers = dofile "spec/servers.lua"
 local SECONDS = tonumber(os.getenv "CHURN_SECONDS") or 3
 local CONNECTIONS = tonumber(os.getenv "CHURN_CONNECTIONS") or 300
 local ENDINGS = { "close", "half", "reset" }
-local PATIENCE = 20 -- seconds in which the server has given up the last ones
+local PATIENCE = 200 -- seconds in which the server has given up the last ones
 local ROUNDS = 3
 -- Memory grows to a peak that depends on luck, so what counts is the round that
 -- adds least: what is kept of each connection is kept in every round. (The
@@ -21,7 +21,7 @@ local BYTES_EACH, BYTES_SPARE = 64, servers.is_asan() and math.huge or 1024 * 10
 
 local function churn(server, seconds, ending)
   local figures, text = server:load(("--mode churn --connections %d --requests 2 --size 100 "
-    .. "--sources 16 --end %s --duration %g --timeout 30 --connect-timeout 30"):format(CONNECTIONS,
+    .. "--sources 16 --end %s --duration %g --timeout 200 --connect-timeout 200"):format(CONNECTIONS,
     ending, seconds))
   assert(figures, text)
   assert(figures.sent == figures.received and figures.sent == figures.verified, text)

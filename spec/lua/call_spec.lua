@@ -96,8 +96,20 @@ describe("troupe.call", function()
     local dead = troupe.spawn(function() end)
     helper.ended(dead)
     assert.same({ nil, "noproc" }, { troupe.call(dead, 1, math.huge) })
+    -- Calls fn in another actor when this one waits.
+    local me = troupe.self()
+    local function meanwhile(fn)
+      return troupe.spawn(function()
+        helper.parked(me)
+        fn()
+      end)
+    end
     -- With the request still queued.
-    local pid = troupe.spawn(function() troupe.sleep(0.005) troupe.exit { code = 3 } end)
+    local pid = troupe.spawn(function()
+      helper.await_go()
+      troupe.exit { code = 3 }
+    end)
+    meanwhile(function() troupe.send(pid, "go") end)
     assert.same({ nil, { code = 3 } }, { troupe.call(pid, 1, math.huge) })
     -- With the request taken.
     pid = troupe.spawn(function() local _, from = troupe.receive() error(tostring(from), 0) end)
@@ -106,7 +118,7 @@ describe("troupe.call", function()
     assert.matches("^from <0%.", reason.message)
     -- By a kill, and by an end that is normal.
     pid = troupe.spawn(function() local _, from = troupe.receive() troupe.sleep(1000) return from end)
-    local killer = troupe.spawn(function() troupe.sleep(0.005) pid:kill() end)
+    local killer = meanwhile(function() pid:kill() end)
     assert.same({ nil, "killed" }, { troupe.call(pid, 1, math.huge) })
     helper.ended(killer)
     pid = troupe.spawn(function() local _, from = troupe.receive() return from end)
@@ -154,12 +166,14 @@ describe("troupe.call", function()
     assert.same({ nil, "no_reply" }, { troupe.call(pid, 1, math.huge) })
     pid:kill()
     -- It waits for room, as send does, until its own deadline.
+    local tx, rx = troupe.channel()
     pid = troupe.spawn_opt({ mailbox = { limit = 1, on_full = "block" } }, function()
-      troupe.sleep(0.05)
+      rx:recv()
       reader()
     end)
     troupe.send(pid, "go")
     assert.same({ nil, "timeout" }, { troupe.call(pid, 1, 0.001) })
+    tx:send "read"
     assert.equal(2, troupe.call(pid, 2))
     pid:kill()
   end)
@@ -447,7 +461,7 @@ describe("a request handle", function()
     package.preload["only.here"] = function() return { n = 1 } end
     local here = require "only.here"
     package.preload["only.here"] = nil
-    local reply, err = troupe.call(pid, function() return here end, 5)
+    local reply, err = troupe.call(pid, function() return here end, helper.DEADLINE)
     assert.same({ nil, "no_reply" }, { reply, err })
     package.loaded["only.here"] = nil
     pid:kill()

@@ -427,7 +427,7 @@ describe("a receiver", function()
     end
     troupe.spawn(hop, rx, { 1, 1, 1, 1 }, HOPS, troupe.self())
     assert.same({ count = { EACH + 1, EACH + 1, EACH + 1, EACH + 1 }, err = "closed" },
-      (helper.receive(20)))
+      (helper.receive()))
   end)
 
   helper.actor("goes with a child that was killed before it ran", function()

@@ -136,14 +136,15 @@ describe("troupe run", function()
         getmetatable(keep).__gc = function() io.write(name, " closed\n") end
         return keep
       end
+      local me = troupe.self()
       troupe.spawn(function()
         local keep = closing "child"
+        troupe.send(me, "ready")
         troupe.receive()
         return keep
       end)
       local keep = closing "root"
-      troupe.yield()
-      troupe.sleep(0.01)
+      troupe.receive()
       io.write "unfinished line, "
       os.exit(3)
       return keep

@@ -52,7 +52,7 @@ describe("troupe.counter", function()
         end
       end, c)
     end
-    assert(troupe.all(tasks, 20))
+    assert(troupe.all(tasks, helper.DEADLINE))
     assert.equal(8000, c:get())
     assert.equal(8000, turns:get())
   end)

@@ -80,13 +80,17 @@ describe("troupe.dynamic_supervisor", function()
   end)
 
   helper.actor("stops all at once, and kills what does not stop in time", function()
+    local me = troupe.self()
     local function slow()
       troupe.trap_exit(true)
+      troupe.send(me, "ready")
       troupe.receive()
-      troupe.sleep(0.2)
+      troupe.send(me, "asked to stop")
+      helper.await_go()
     end
     local function deaf()
       troupe.trap_exit(true)
+      troupe.send(me, "ready")
       while true do
         troupe.receive()
       end
@@ -94,13 +98,23 @@ describe("troupe.dynamic_supervisor", function()
     local sup = assert(dynamic_supervisor.start_link())
     local pids = {}
     for i = 1, 20 do
-      pids[i] = assert(dynamic_supervisor.start_child(sup, { start = slow }))
+      pids[i] = assert(dynamic_supervisor.start_child(sup,
+        { start = slow, shutdown = 10 * helper.DEADLINE }))
     end
     pids[21] = assert(dynamic_supervisor.start_child(sup, { start = deaf, shutdown = 0.1 }))
     pids[22] = assert(dynamic_supervisor.start_child(sup, { start = deaf, shutdown = "kill" }))
-    local begun = troupe.now()
-    assert.is_true(dynamic_supervisor.stop(sup))
-    assert.is_true(troupe.now() - begun < 2)
+    for _ = 1, 22 do
+      assert.equal("ready", helper.receive())
+    end
+    troupe.unlink(sup)
+    local stopping = troupe.task(function() return dynamic_supervisor.stop(sup) end)
+    for _ = 1, 20 do
+      assert.equal("asked to stop", helper.receive())
+    end
+    for i = 1, 20 do
+      troupe.send(pids[i], "go")
+    end
+    assert.is_true(stopping:await(helper.DEADLINE))
     for _, pid in ipairs(pids) do
       assert.is_false(pid:alive())
     end

@@ -36,7 +36,7 @@ describe("troupe.join", function()
       assert.same({ nil, "timeout" }, { troupe.join(pid, t) })
     end
     troupe.send_after(0.01, pid, "end")
-    assert.is_true(troupe.join(pid, 10))
+    assert.is_true(troupe.join(pid, helper.DEADLINE))
     helper.silence()
   end)
 
@@ -48,7 +48,7 @@ describe("troupe.join", function()
       troupe.sleep(0.01)
       troupe.send(me, 3)
     end)
-    assert.is_true(troupe.join(pid, 10))
+    assert.is_true(troupe.join(pid, helper.DEADLINE))
     for i = 1, 3 do
       assert.equal(i, (helper.receive(0)))
     end
@@ -59,7 +59,7 @@ describe("troupe.join", function()
     local me = troupe.self()
     local pid = troupe.spawn(function() troupe.receive() end)
     for _ = 1, 100 do
-      troupe.spawn(function() troupe.send(me, { joined = troupe.join(pid, 10) }) end)
+      troupe.spawn(function() troupe.send(me, { joined = troupe.join(pid, helper.DEADLINE) }) end)
     end
     troupe.sleep(0.01)
     troupe.send(pid, "end")

@@ -94,7 +94,7 @@ describe("troupe.mutex", function()
         end
       end)
     end
-    assert(troupe.all(tasks, 20))
+    assert(troupe.all(tasks, T))
     assert.equal(1600, (m:lock()))
   end)
 

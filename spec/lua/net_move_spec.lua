@@ -164,13 +164,12 @@ describe("a connection that is sent", function()
 
   helper.actor("may be closed by who has sent it, under a reader", function()
     local client, server = pair()
+    troupe.register "spec"
     child(function(conn)
-      require("troupe").send(require("troupe").whereis "spec", "reads")
+      require("troupe").send("spec", "reads")
       return conn:read(1)
     end, server)
-    troupe.register "spec"
-    -- The child looks the name up once it runs; it may have been too early.
-    troupe.receive(0.05)
+    assert.equal("reads", (helper.receive()))
     assert.is_true(server:close())
     assert.is_false(server:close())
     local answer = troupe.receive_match({}, helper.DEADLINE)

@@ -101,7 +101,7 @@ describe("connections that come and go", function()
       end)
     end
     for _ = 1, ACTORS do
-      local m = helper.receive(60)
+      local m = helper.receive()
       assert.equal(m.sent, m.got)
     end
     listener:close()

@@ -446,7 +446,7 @@ describe("troupe.kill", function()
         troupe.send(me, "up")
         f(...)
       end, wait, forever, full)
-      assert.equal("up", (troupe.receive_match(function(m) return m == "up" end, 5)))
+      assert.equal("up", (troupe.receive_match(function(m) return m == "up" end, helper.DEADLINE)))
       troupe.sleep(0.002)
       assert.is_true(troupe.kill(pid), name)
       assert.equal("killed", helper.down(ref), name)
@@ -499,7 +499,7 @@ describe("troupe.kill", function()
       troupe.send(me, pids)
       local exits, downs = 0, 0
       while exits < 200 or downs < 200 do
-        local m = troupe.receive(10)
+        local m = helper.receive()
         exits = exits + (m.type == "exit" and m.reason == "killed" and 1 or 0)
         downs = downs + (m.type == "down" and m.reason == "killed" and 1 or 0)
       end

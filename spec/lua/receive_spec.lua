@@ -131,10 +131,10 @@ describe("troupe.receive_match", function()
   helper.actor("gives the predicate the sender, too", function()
     local me = troupe.self()
     local a = troupe.spawn(function() troupe.send(me, "from a") end)
-    assert.equal("from a", (troupe.receive_match(function() return true end, 10)))
+    assert.equal("from a", (troupe.receive_match(function() return true end, helper.DEADLINE)))
     fill "own"
     local b = troupe.spawn(function() troupe.send(me, "from b") end)
-    local m, from = troupe.receive_match(function(_, who) return who == b end, 10)
+    local m, from = troupe.receive_match(function(_, who) return who == b end, helper.DEADLINE)
     assert.same({ "from b", b }, { m, from })
     assert.not_equal(a, b)
     assert.same({ "own" }, drain())
@@ -192,7 +192,7 @@ describe("troupe.receive_match", function()
       end
       troupe.send(me, { reply = 1 })
     end)
-    assert.same({ reply = 1 }, (troupe.receive_match({ reply = 1 }, 10)))
+    assert.same({ reply = 1 }, (troupe.receive_match({ reply = 1 }, helper.DEADLINE)))
     assert.same({ "other", 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 }, drain())
   end)
 
@@ -203,7 +203,7 @@ describe("troupe.receive_match", function()
     troupe.receive_match(function(m)
       asked = asked + 1
       return m == "end"
-    end, 10)
+    end, helper.DEADLINE)
     assert.equal(4, asked)
   end)
 
@@ -241,7 +241,7 @@ describe("troupe.receive_match", function()
         troupe.send(me, 3)
       end
       return m == 3
-    end, 10)
+    end, helper.DEADLINE)
     assert.equal(3, m)
     assert.same({ 1, 2 }, drain())
   end)

@@ -32,7 +32,7 @@ describe("require in an actor", function()
       package.cpath = "/from/child/?.so"
       local me = troupe.self()
       troupe.spawn(function() troupe.send(me, { package.path, package.cpath }) end)
-      return (troupe.receive_match(function(m) return type(m) == "table" end, 10))
+      return (troupe.receive_match(function(m) return type(m) == "table" end, helper.DEADLINE))
     end)
     assert.same({ "/from/child/?.lua", "/from/child/?.so" }, grandchild)
     assert.not_equal("/from/child/?.lua", package.path)

@@ -203,7 +203,7 @@ describe("troupe.select", function()
       rx:recv()
       -- The losing arms are gone: another actor may wait there, and what
       -- comes ends no sleep of ours.
-      local other = troupe.task(function() return troupe.wait_readable(r, 10) end)
+      local other = troupe.task(function() return troupe.wait_readable(r, T) end)
       helper.parked(other.pid)
       assert.same({ nil, "busy" }, { troupe.select({ troupe.readable(r) }, 1) })
       write(w2)

@@ -60,7 +60,7 @@ describe("examples/tcp_echo.lua", function()
         return
       end
       local fds, registered = server:descriptors()
-      local figures, text = server:load("--timeout 20 --connect-timeout 20 " .. case[2])
+      local figures, text = server:load("--timeout 100 --connect-timeout 100 --deadline 300 " .. case[2])
       assert.truthy(figures, text)
       assert.equal(figures.sent, figures.verified)
       assert.equal(figures.sent, figures.received)

@@ -23,6 +23,25 @@ local function run(script, opts)
   return helper.run_script(PRELUDE .. script, opts)
 end
 
+-- Runs the script in the background of a shell, as $pid. In both, step(name)
+-- makes a file, and await(name) waits for it.
+local function in_background(script, commands, options)
+  for _, name in ipairs { "one", "two" } do
+    helper.file(name)
+  end
+  local path, folder = helper.file("main.lua", ([[
+    local function step(name) io.open(%q .. name, "w"):close() end
+  ]]):format(select(2, helper.file "one") .. "/") .. script)
+  return helper.shell(([[
+    await() { until [ -e %s/$1 ]; do sleep 0.01; done; }
+    %s run %s %s & pid=$!
+    %s
+    wait $pid; echo status $?
+    rm -f %s/one %s/two
+  ]]):format(folder, helper.quote(helper.bin), options or "", helper.quote(path), commands, folder,
+    folder))
+end
+
 describe("troupe run", function()
   for _, case in ipairs { { INT, 130 }, { TERM, 143 } } do
     local sig, status = unpack(case)
@@ -30,12 +49,14 @@ describe("troupe run", function()
     helper.it("ends in order on signal " .. sig .. " with status " .. status, function()
       for _, schedulers in ipairs { 1, 2 } do
         local r = run([[
+          local me = troupe.self()
           troupe.spawn(function()
             child = closing "child"
+            troupe.send(me, "ready")
             troupe.receive()
           end)
           root = closing "root"
-          troupe.sleep(0.01)
+          troupe.receive()
           signal(]] .. sig .. [[)
           troupe.sleep(1000)
           print "never"
@@ -90,39 +111,33 @@ describe("troupe run", function()
     for _, loop in ipairs { "while true do end", "while true do x = (x or 0) + 1 end",
                             "while true do pcall(error) end",
                             "repeat until false" } do
-      local r = helper.shell(([[
-        %s run %s & pid=$!
-        sleep 0.3; kill -INT $pid
-        sleep 0.3; kill -INT $pid 2>/dev/null
-        wait $pid; echo status $?
-      ]]):format(helper.quote(helper.bin), helper.quote(helper.file("main.lua", loop))))
+      local r = in_background("step 'one' " .. loop,
+        "await one; kill -INT $pid; sleep 0.3; kill -INT $pid 2>/dev/null")
       assert.equal("status 130\n", r.out)
     end
   end)
 
   helper.it("ends one that traps and loops on the second signal", function()
-    local r = helper.shell(([[
-      %s run %s & pid=$!
-      sleep 0.3; kill -TERM $pid
-      sleep 0.3; kill -TERM $pid
-      wait $pid; echo status $?
-    ]]):format(helper.quote(helper.bin),
-      helper.quote(helper.file("main.lua", "require('troupe').trap_exit(true) while true do end"))))
+    local r = in_background([[
+      local troupe = require "troupe"
+      troupe.trap_exit(true)
+      step "one"
+      while not troupe.receive(0) do end
+      step "two"
+      while true do end
+    ]], "await one; kill -TERM $pid; await two; kill -TERM $pid")
     assert.equal("status 143\n", r.out)
   end)
 
   helper.it("lets a root that traps exits wait for a signal alone", function()
     for _, schedulers in ipairs { 1, 2 } do
-      local r = helper.shell(([[
-        %s run --schedulers %d %s & pid=$!
-        sleep 0.3; kill -TERM $pid
-        wait $pid; echo status $?
-      ]]):format(helper.quote(helper.bin), schedulers, helper.quote(helper.file("main.lua", [[
+      local r = in_background([[
         local troupe = require "troupe"
         troupe.spawn(function() troupe.receive() end)
         troupe.trap_exit(true)
+        step "one"
         print(troupe.receive().reason)
-      ]]))))
+      ]], "await one; sleep 0.1; kill -TERM $pid", "--schedulers " .. schedulers)
       assert.same({ "shutdown\nstatus 143\n", "" }, { r.out, r.err })
     end
     -- One that does not trap waits for nothing.

@@ -141,7 +141,7 @@ describe("troupe.spawn", function()
     end
     local sum = 0
     for _ = 1, 10000 do
-      sum = sum + helper.receive(30)
+      sum = sum + helper.receive()
     end
     assert.equal(10000 * 10001 / 2, sum)
     helper.silence()
@@ -161,7 +161,7 @@ describe("troupe.spawn", function()
     end
     local sum = 0
     for _ = 1, 2000 do
-      sum = sum + helper.receive(30)
+      sum = sum + helper.receive()
     end
     assert.equal(2000 * 2001 / 2 + 2000, sum)
   end)

@@ -59,9 +59,7 @@ describe("a time", function()
   helper.actor("of 0 or less polls", function()
     each_wait(function(f, name)
       for _, t in ipairs { 0, -0, -1, -1e300, -math.huge, -5e-324 } do
-        local start = troupe.now()
         check_timed_out(name, f(t))
-        assert.is_true(troupe.now() - start < 5)
       end
     end)
   end)
@@ -87,11 +85,14 @@ describe("a time", function()
   helper.actor("passes: not early and, within reason, not late", function()
     each_wait(function(f, name)
       for _, t in ipairs { 0.0005, 0.003, 0.02 } do
-        local start = troupe.now()
-        check_timed_out(name, f(t))
-        local took = troupe.now() - start
+        local took
+        helper.one_of_many_tries(function() -- the machine may stop meanwhile
+          local start = troupe.now()
+          check_timed_out(name, f(t))
+          took = troupe.now() - start
+          assert(took < t + 5)
+        end)
         assert.is_true(took >= t)
-        assert.is_true(took < t + 5)
       end
     end)
   end)

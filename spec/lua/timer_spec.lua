@@ -24,13 +24,16 @@ describe("troupe.send_after", function()
 
   helper.actor("sends in order of the deadlines", function()
     local me = troupe.self()
-    local base = troupe.now()
-    for _, i in ipairs { 5, 3, 1, 4, 2 } do
-      troupe.send_after(base + i * 0.03 - troupe.now(), me, i)
-    end
-    for i = 1, 5 do
-      assert.equal(i, (helper.receive()))
-    end
+    helper.one_of_many_tries(function() -- one may be held up before the next is asked for
+      local base, got = troupe.now(), {}
+      for _, i in ipairs { 5, 3, 1, 4, 2 } do
+        troupe.send_after(base + i * 0.03 - troupe.now(), me, i)
+      end
+      for i = 1, 5 do
+        got[i] = helper.receive()
+      end
+      assert.same({ 1, 2, 3, 4, 5 }, got)
+    end)
   end)
 
   helper.actor("copies the message when it is called", function()
@@ -83,16 +86,22 @@ describe("troupe.send_after", function()
       troupe.send_after(1000, pid, "never")
       troupe.send_every(1000, troupe.self(), "never")
     end)
-    assert.is_true(os.time() - start < 20)
+    assert.is_true(os.time() - start < 500)
   end)
 end)
 
 describe("troupe.cancel", function()
   helper.actor("is true before the fire, and false ever after", function()
-    local id = troupe.send_after(0.02, troupe.self(), "x")
-    assert.is_true(troupe.cancel(id))
-    assert.is_false(troupe.cancel(id))
-    helper.silence(0.04)
+    helper.one_of_many_tries(function()
+      local id = troupe.send_after(0.02, troupe.self(), "x")
+      local in_time = troupe.cancel(id)
+      assert.is_false(troupe.cancel(id))
+      if not in_time then
+        helper.receive()
+      end
+      assert.is_true(in_time)
+      helper.silence(0.04)
+    end)
   end)
 
   helper.actor("is false after the fire, also while the message is unread", function()
@@ -129,7 +138,7 @@ describe("troupe.cancel", function()
         assert.is_nil((troupe.receive(0)))
       else
         fired = fired + 1
-        assert.equal(i, (troupe.receive(5)))
+        assert.equal(i, (helper.receive()))
       end
     end
     assert.equal(1000, won + fired)
@@ -160,10 +169,11 @@ describe("troupe.cancel", function()
         won, done = won + m.won, done + 1
       end
     end
-    while troupe.receive(0.01) == "tick" do
+    while ticks + won < 800 do
+      assert.equal("tick", (helper.receive()))
       ticks = ticks + 1
     end
-    assert.equal(800, ticks + won)
+    helper.silence(0.01)
   end)
 end)
 
@@ -196,8 +206,9 @@ describe("troupe.send_every", function()
     local id = troupe.send_every(0.001, troupe.self(), "tick")
     for _ = 1, 3 do
       troupe.sleep(0.01)
-      assert.equal("tick", (troupe.receive(0)))
-      assert.equal("tick", (troupe.receive_match(function(m) return m == "tick" end, 5)))
+      assert.equal("tick", (helper.receive()))
+      assert.equal("tick",
+        (troupe.receive_match(function(m) return m == "tick" end, helper.DEADLINE)))
     end
     troupe.cancel(id)
   end)
