@@ -289,6 +289,9 @@ tp_is_whole(lua_Number v)
 /* Script arguments, for troupe.args; copied. NULL: none. */
 void tp_set_args(int argc, const char *const *argv);
 
+/* Pushes a new table of them; the script is at 0. Returns 1. */
+int tp_push_args(lua_State *L);
+
 /* Encodes the value at idx as a message from from; raises what cannot be sent,
  * with the caller's position. Who cannot deliver it: tp_msg_unsend. */
 struct tp_msg *tp_encode_message(lua_State *L, int idx, troupe_pid from);

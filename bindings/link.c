@@ -64,13 +64,19 @@ tp_l_monitor(lua_State *L)
     return 1;
 }
 
+/* A reference at 1; 0, which is none, for other numbers. */
+static uint64_t
+check_ref(lua_State *L)
+{
+    lua_Number ref = tp_check_number(L, 1, "ref");
+    return ref >= 1 && ref < 9007199254740992.0 ? (uint64_t)ref : 0;
+}
+
 int
 tp_l_demonitor(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    lua_Number ref = tp_check_number(L, 1, "ref");
-    bool known = ref >= 1 && ref < 9007199254740992.0;
-    lua_pushboolean(L, known && tp_demonitor(a, (uint64_t)ref));
+    lua_pushboolean(L, tp_demonitor(a, check_ref(L)));
     return 1;
 }
 
@@ -79,9 +85,8 @@ int
 tp_l_reserve(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
-    lua_Number ref = tp_check_number(L, 1, "ref");
-    lua_pushboolean(L,
-                    tp_monitor_reserve(a, (uint64_t)ref, lua_toboolean(L, 2)));
+    uint64_t ref = check_ref(L);
+    lua_pushboolean(L, tp_monitor_reserve(a, ref, lua_toboolean(L, 2)));
     return 1;
 }
 
@@ -91,12 +96,12 @@ tp_l_await_down(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     struct tp_lua *t = tp_lua_of(a);
-    lua_Number ref = tp_check_number(L, 1, "ref");
+    uint64_t ref = check_ref(L);
     uint64_t deadline = tp_check_deadline(L, 2, "timeout");
     struct tp_msg *down;
     tp_refuse_in_scan(L, t);
     tp_lua_tier_up(L, a);
-    int rc = tp_await_down(a, ref >= 1 ? (uint64_t)ref : 0, deadline, &down);
+    int rc = tp_await_down(a, ref, deadline, &down);
     if (rc == TROUPE_ETIMEOUT || rc == TROUPE_ENOTFOUND) {
         return tp_push_error(L, rc);
     }

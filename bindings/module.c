@@ -94,7 +94,6 @@ pid_tostring(lua_State *L)
 
 static int l_run(lua_State *L);
 static int get_log(lua_State *L);
-static int get_args(lua_State *L);
 static int get_version(lua_State *L);
 static int get_inbox(lua_State *L);
 static int get_task(lua_State *L);
@@ -165,7 +164,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"_reserve", tp_l_reserve, false},
     {"_send_system", tp_l_send_system, false},
     {"log", get_log, true},
-    {"args", get_args, true},
+    {"args", tp_push_args, true},
     {"version", get_version, true},
     {NULL, NULL, false},
 };
@@ -325,8 +324,8 @@ tp_set_args(int argc, const char *const *argv)
     }
 }
 
-static int
-get_args(lua_State *L)
+int
+tp_push_args(lua_State *L)
 {
     lua_createtable(L, script.argc > 0 ? script.argc - 1 : 0, 1);
     for (int i = 0; i < script.argc; i++) {

@@ -537,6 +537,10 @@ boot(lua_State *L)
     tp_msg_drop(m);
     bool by_name = lua_type(L, 1) == LUA_TSTRING;
     note_source(t, L, 1);
+    if (t->by_path) { /* a script: has the global that Lua's command gives */
+        tp_push_args(L);
+        lua_setglobal(L, "arg");
+    }
     if (by_name) {
         load_what(L, t->by_path);
     }

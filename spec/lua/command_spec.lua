@@ -72,6 +72,16 @@ describe("troupe run", function()
     assert.same({ 0, "--schedulers\t0\t2\n" }, { r.status, r.out })
   end)
 
+  helper.it("gives the script its arguments in arg, as Lua's own command does", function()
+    local r = helper.run_script([[
+      local me = require("troupe").self()
+      print(#arg, arg[1], arg[2], arg[0]:match("[^/]+$"), ...)
+      require("troupe").spawn(function() require("troupe").send(me, { arg }) end)
+      print(#require("troupe").receive())
+    ]], { args = "a 'b c'" })
+    assert.same({ 0, "2\ta\tb c\tmain.lua\ta\tb c\n0\n", "" }, { r.status, r.out, r.err })
+  end)
+
   helper.it("tells of a file that is missing in one line, status 1", function()
     local r = command "run /no/such/file.lua"
     complains(r, 1, "/no/such/file.lua")

@@ -25,7 +25,7 @@ describe("net.resolve", function()
     end
     local ok, err = pcall(net.resolve, {})
     assert.is_false(ok)
-    assert.matches("string expected", err, 1, true)
+    assert.matches("host must be a string", err, 1, true)
   end)
 
   helper.actor("answers many at once", function()
