@@ -87,11 +87,7 @@ local function reason_of_exit(pid)
   return assert(message, "no exit").reason
 end
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local raised = helper.raised
 
 describe("troupe.supervisor", function()
   helper.actor("starts in order and stops in reverse", function()
