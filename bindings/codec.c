@@ -476,7 +476,7 @@ text_number_key(struct text *t, double v)
     text_puts(t, s);
 }
 
-/* Show the key that was written at pos. */
+/* Show the key that was written at pos. Long: a case for each tag of a key. */
 static void
 text_key(struct text *t, const struct enc *e, uint32_t pos)
 {
@@ -1804,7 +1804,7 @@ decode_cdata(struct dec *d, int i, size_t size)
     memcpy((void *)(uintptr_t)lua_topointer(L, -1), take_bytes(d, size), size);
 }
 
-/* Push the value that comes next. */
+/* Push the value that comes next. Long: a case for each tag. */
 static void
 decode_value(struct dec *d, int depth)
 {

@@ -192,6 +192,35 @@ function helper.one_of_many_tries(fn)
   fn()
 end
 
+-- ------------------------------------------------------------------ values
+
+--- The error of fn(...), which must raise one.
+function helper.raised(fn, ...)
+  local ok, err = pcall(fn, ...)
+  if ok then
+    error("no error was raised", 2)
+  end
+  return err
+end
+
+--- What follows err is nil and err, as a function returns them.
+function helper.fails(err, value, got)
+  if value ~= nil or got ~= err then
+    error(("expected nil, %s; got %s, %s"):format(tostring(err), tostring(value), tostring(got)), 2)
+  end
+end
+
+--- fn() with a package.path that finds files made by helper.file first.
+function helper.with_path(dir, fn)
+  local before = package.path
+  package.path = dir .. "/?.lua;" .. before
+  local ok, err = pcall(fn)
+  package.path = before
+  if not ok then
+    error(err, 0)
+  end
+end
+
 -- ------------------------------------------------------------------ actors
 
 --- The next message; an error if none comes.
@@ -233,6 +262,17 @@ function helper.parked(pid)
       error("the actor did not come to wait", 2)
     end
     troupe.yield()
+  end
+end
+
+--- Lets others run until check() holds. An error if it never does.
+function helper.eventually(check)
+  local deadline = troupe.now() + helper.DEADLINE
+  while not check() do
+    if troupe.now() > deadline then
+      error("it never came true", 2)
+    end
+    troupe.sleep(0.001)
   end
 end
 

@@ -328,6 +328,55 @@ actor_new(const struct tp_spawn_opts *opts, int *out_rc)
     return a;
 }
 
+/* Whoever has the slot's lock sees a, which is not born yet, or NULL. */
+static void
+show(struct tp_slot *s, struct tp_actor *a)
+{
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    s->actor = a;
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+}
+
+/* Name, links and monitors, or none of them. A name is kept from others until
+ * tp_name_born. */
+static int
+tie(const struct tp_spawn_opts *opts, struct tp_actor *a)
+{
+    bool named = opts->name != NULL;
+    int rc =
+        named ? tp_name_claim(a, opts->name, opts->name_len, opts->out_holder)
+              : 0;
+    if (rc != 0) {
+        return rc;
+    }
+    rc = tp_spawn_ties(opts, a);
+    if (rc != 0 && named) {
+        tp_name_born(a, false);
+    }
+    return rc;
+}
+
+/* From here on a can be found, and ended. */
+static void
+start(struct tp_actor *a, bool named)
+{
+    struct tp_slot *s = a->slot;
+    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
+    tp_slot_born(s);
+    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    /* relaxed: a running actor keeps the count above zero meanwhile. */
+    atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
+    /* STOP-1 seq_cst: read after the birth. Partner: tp_actor_end_all: if its
+     * walk has missed this actor, we see its store. */
+    if (atomic_load_explicit(&tp_actor_no_spawn, memory_order_seq_cst)) {
+        tp_actor_end(a->pid, tp_reason_const(TP_REASON_SHUTDOWN));
+    }
+    tp_slot_start(s);
+    if (named) {
+        tp_name_born(a, true);
+    }
+}
+
 int
 tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
          void *arg, troupe_pid *out_pid)
@@ -343,49 +392,19 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     if (a == NULL) {
         return rc;
     }
-    struct tp_slot *s = a->slot;
     actor_init(a, opts, class, arg);
-    a->pid = tp_slot_pid(s);
-    tp_mailbox_init(s, opts->mail_limit != 0);
-    s->fiber = &a->fiber;
-    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
-    s->actor = a;
-    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    if (opts->name != NULL) {
-        rc = tp_name_claim(a, opts->name, opts->name_len, opts->out_holder);
-        if (rc != 0) {
-            goto fail_name;
-        }
+    a->pid = tp_slot_pid(a->slot);
+    tp_mailbox_init(a->slot, opts->mail_limit != 0);
+    a->slot->fiber = &a->fiber;
+    show(a->slot, a);
+    rc = tie(opts, a);
+    if (rc == 0) {
+        *out_pid = a->pid;
+        start(a, opts->name != NULL);
+        return 0;
     }
-    rc = tp_spawn_ties(opts, a);
-    if (rc != 0) {
-        goto fail_ties;
-    }
-    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
-    tp_slot_born(s);
-    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
-    /* relaxed: a running actor keeps the count above zero meanwhile. */
-    atomic_fetch_add_explicit(&tp_actor_live, 1, memory_order_relaxed);
-    *out_pid = a->pid;
-    /* STOP-1 seq_cst: read after the birth. Partner: tp_actor_end_all: if its
-     * walk has missed this actor, we see its store. */
-    if (atomic_load_explicit(&tp_actor_no_spawn, memory_order_seq_cst)) {
-        tp_actor_end(a->pid, tp_reason_const(TP_REASON_SHUTDOWN));
-    }
-    tp_slot_start(s);
-    if (opts->name != NULL) {
-        tp_name_born(a, true);
-    }
-    return 0;
-
-fail_ties:
-    if (opts->name != NULL) {
-        tp_name_born(a, false);
-    }
-fail_name:
-    tp_mutex_lock(&s->lock, TP_RANK_SLOT);
-    s->actor = NULL;
-    tp_mutex_unlock(&s->lock, TP_RANK_SLOT);
+    struct tp_slot *s = a->slot;
+    show(s, NULL);
     record_free(a);
     tp_slot_free(s);
     return rc;

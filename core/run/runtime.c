@@ -484,24 +484,15 @@ leave_behind(struct tp_reason **out_reason)
     }
 }
 
-int
-tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
-       const struct tp_actor_class *class, void *arg,
-       struct tp_reason **out_reason)
+/* What a run is made of, before its first thread; on failure nothing is left.
+ * Long: one step for each part, and one to undo it. */
+static int
+parts_init(const struct tp_run_config *config, unsigned schedulers)
 {
-    if (!claim(config)) {
-        return TROUPE_EBUSY;
-    }
-    unsigned count =
-        config->schedulers == 0 ? tp_cpu_count() : config->schedulers;
-    if (count > TP_WORKERS_MAX && config->schedulers == 0) {
-        count = TP_WORKERS_MAX;
-    }
-    reset();
     int rc = tp_slots_init(config->max_actors == 0 ? TP_MAX_ACTORS
                                                    : config->max_actors);
     if (rc != 0) {
-        goto fail_slots;
+        return rc;
     }
     rc = tp_stacks_init(config->stack_reserve, config->stack_guard);
     if (rc != 0) {
@@ -509,9 +500,10 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     }
     rc = tp_timers_init();
     if (rc == 0) {
-        rc = tp_sched_init(
-            count, config->slice_ns == 0 ? SLICE_NS_DEFAULT : config->slice_ns,
-            &tp_actor_sched_ops);
+        rc = tp_sched_init(schedulers,
+                           config->slice_ns == 0 ? SLICE_NS_DEFAULT
+                                                 : config->slice_ns,
+                           &tp_actor_sched_ops);
     }
     if (rc != 0) {
         goto fail_sched;
@@ -527,8 +519,66 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
     rc = tp_blocking_init(config->blocking_threads == 0
                               ? TP_BLOCKING_THREADS_DEFAULT
                               : config->blocking_threads);
+    if (rc == 0) {
+        return 0;
+    }
+    tp_slice_fini();
+fail_slice:
+    tp_sched_fini();
+fail_sched:
+    tp_timers_fini();
+    tp_stacks_fini();
+fail_stacks:
+    tp_slots_fini();
+    return rc;
+}
+
+static void
+parts_fini(void)
+{
+    tp_blocking_fini();
+    tp_slice_fini();
+    tp_sched_fini();
+    tp_timers_fini();
+    tp_stacks_fini();
+    tp_slots_fini();
+}
+
+/* All actors have ended, and all threads but those of the pool. */
+static void
+stop_parts(void)
+{
+    tp_blocking_stop();
+    stop_hooks();
+    tp_groups_fini();
+    tp_names_fini();
+    while (tp_slab_trim()) { /* the monitor's, which is no more */
+    }
+}
+
+static unsigned
+scheduler_count(const struct tp_run_config *config)
+{
+    if (config->schedulers != 0) {
+        return config->schedulers;
+    }
+    unsigned cpus = tp_cpu_count();
+    return cpus > TP_WORKERS_MAX ? TP_WORKERS_MAX : cpus;
+}
+
+int
+tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
+       const struct tp_actor_class *class, void *arg,
+       struct tp_reason **out_reason)
+{
+    if (!claim(config)) {
+        return TROUPE_EBUSY;
+    }
+    unsigned count = scheduler_count(config);
+    reset();
+    int rc = parts_init(config, count);
     if (rc != 0) {
-        goto fail_blocking;
+        goto fail_parts;
     }
     rc = tp_monitor_start();
     if (rc != 0) {
@@ -544,24 +594,10 @@ tp_run(const struct tp_run_config *config, const struct tp_spawn_opts *opts,
         leave_behind(out_reason);
         return 0;
     }
-    tp_blocking_stop();
-    stop_hooks();
-    tp_groups_fini();
-    tp_names_fini();
-    while (tp_slab_trim()) { /* the monitor's, which is no more */
-    }
+    stop_parts();
 fail_monitor:
-    tp_blocking_fini();
-fail_blocking:
-    tp_slice_fini();
-fail_slice:
-    tp_sched_fini();
-fail_sched:
-    tp_timers_fini();
-    tp_stacks_fini();
-fail_stacks:
-    tp_slots_fini();
-fail_slots:
+    parts_fini();
+fail_parts:
     release();
     return rc;
 }

@@ -3,14 +3,7 @@
 local helper = require "spec.helper"
 local troupe = require "troupe"
 
--- Lets others run until check() holds.
-local function eventually(check)
-  local deadline = troupe.now() + helper.DEADLINE
-  while not check() do
-    assert(troupe.now() < deadline, "it never came true")
-    troupe.sleep(0.001)
-  end
-end
+local eventually = helper.eventually
 
 -- The name of the thread that runs this.
 local function thread()

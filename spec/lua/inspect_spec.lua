@@ -1,14 +1,7 @@
 local helper = require "spec.helper"
 local troupe = require "troupe"
 
--- Lets others run until check() holds.
-local function eventually(check)
-  local deadline = troupe.now() + helper.DEADLINE
-  while not check() do
-    assert(troupe.now() < deadline, "it never came true")
-    troupe.yield()
-  end
-end
+local eventually = helper.eventually
 
 describe("troupe.info", function()
   helper.actor("shows an actor that waits", function()

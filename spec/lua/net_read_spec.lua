@@ -4,17 +4,9 @@ local helper = require "spec.helper"
 local net = require "troupe.net"
 local troupe = require "troupe"
 
-local function fails(err, ...)
-  local value, e = ...
-  assert.is_nil(value)
-  assert.equal(err, e)
-end
+local fails = helper.fails
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return err
-end
+local raised = helper.raised
 
 -- A connection to an actor that does as it is told: text is written, "end"
 -- closes, "half" ends its sending side, "reset" sends an RST, "wait" waits for a

@@ -4,11 +4,7 @@ local helper = require "spec.helper"
 local net = require "troupe.net"
 local troupe = require "troupe"
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return err
-end
+local raised = helper.raised
 
 describe("net.udp", function()
   helper.actor("sends and receives datagrams", function()

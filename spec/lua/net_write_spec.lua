@@ -4,11 +4,7 @@ local helper = require "spec.helper"
 local net = require "troupe.net"
 local troupe = require "troupe"
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return err
-end
+local raised = helper.raised
 
 local function pair(options)
   local listener = assert(net.listen(options))

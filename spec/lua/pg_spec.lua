@@ -28,11 +28,7 @@ local function finish(pid)
   troupe.join(pid, helper.DEADLINE)
 end
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return err
-end
+local raised = helper.raised
 
 local function check_event(kind, ref, group, pid)
   local m, from = helper.receive()

@@ -4,14 +4,7 @@ local helper = require "spec.helper"
 local process = require "troupe.process"
 local troupe = require "troupe"
 
--- Lets others run until check() holds.
-local function eventually(check)
-  local deadline = troupe.now() + helper.DEADLINE
-  while not check() do
-    assert(troupe.now() < deadline, "it never came true")
-    troupe.sleep(0.001)
-  end
-end
+local eventually = helper.eventually
 
 -- A process of that number is there, be it as a zombie.
 local function is_there(pid)

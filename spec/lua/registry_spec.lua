@@ -12,12 +12,7 @@ local function finish(pid)
   return troupe.join(pid, helper.DEADLINE)
 end
 
--- The error of fn(...), which must raise one.
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert(not ok, "no error was raised")
-  return err
-end
+local raised = helper.raised
 
 describe("troupe.register", function()
   helper.actor("names the caller, or another actor", function()

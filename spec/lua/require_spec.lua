@@ -3,16 +3,7 @@
 local helper = require "spec.helper"
 local troupe = require "troupe"
 
--- With package.path that finds files made by helper.file first.
-local function with_path(folder, fn)
-  local before = package.path
-  package.path = folder .. "/?.lua;" .. before
-  local ok, err = pcall(fn)
-  package.path = before
-  if not ok then
-    error(err, 0)
-  end
-end
+local with_path = helper.with_path
 
 describe("require in an actor", function()
   helper.actor("sees package.path and package.cpath of the main program", function()

@@ -4,16 +4,7 @@
 local helper = require "spec.helper"
 local troupe = require "troupe"
 
--- With package.path that finds files made by helper.file.
-local function with_path(folder, fn)
-  local before = package.path
-  package.path = folder .. "/?.lua;" .. before
-  local ok, err = pcall(fn)
-  package.path = before
-  if not ok then
-    error(err, 0)
-  end
-end
+local with_path = helper.with_path
 
 describe("troupe.spawn", function()
   helper.actor("runs a function with its arguments", function()

@@ -96,11 +96,7 @@ local function counts(sup, what, n)
   end
 end
 
-local function raised(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok)
-  return err
-end
+local raised = helper.raised
 
 describe("troupe.supervisor", function()
   helper.actor("starts in order and stops in reverse", function()

@@ -47,13 +47,6 @@ pause_a_little(struct tp_actor *self, uint64_t chance)
     }
 }
 
-static void
-answer(struct tp_owed *o, uint64_t n)
-{
-    tp_owed_reply(o, num_msg(mix(n)));
-    tp_owed_unref(o);
-}
-
 /* A request that is answered elsewhere; every other one never. */
 struct errand {
     struct tp_owed *owed;
@@ -67,10 +60,9 @@ deputy(struct tp_actor *self, void *arg)
     free(arg);
     pause_a_little(self, mix(e.n));
     if (e.n % 2 == 0) {
-        answer(e.owed, e.n);
-    } else {
-        tp_owed_unref(e.owed);
+        tp_owed_reply(e.owed, num_msg(mix(e.n)));
     }
+    tp_owed_unref(e.owed);
 }
 
 /* The other one may do the same at once. */
@@ -83,9 +75,7 @@ hand_on(struct tp_owed *o, uint64_t n)
     tp_owed_ref(o);
     spawn(deputy, e);
     if (n % 3 == 0) {
-        answer(o, n);
-    } else {
-        tp_owed_unref(o);
+        tp_owed_reply(o, num_msg(mix(n)));
     }
 }
 
@@ -107,17 +97,17 @@ server(struct tp_actor *self, void *arg)
         uint64_t n = msg_num(m), what = random_next(&x) % 16;
         m->ref = 0;
         tp_msg_drop(m);
+        struct held_owed *held = hold_owed(self, o);
         if (what == 0) {
             return; /* with this one, and what is queued, unanswered */
         }
-        if (what == 1) {
-            tp_owed_unref(o);
-        } else if (what == 3) {
+        if (what == 3) {
             hand_on(o, n);
-        } else {
+        } else if (what != 1) {
             pause_a_little(self, what == 2 ? random_next(&x) : 0);
-            answer(o, n);
+            tp_owed_reply(o, num_msg(mix(n)));
         }
+        let_go_owed(held);
     }
 }
 

@@ -353,7 +353,7 @@ end_taken(struct tp_actor *self, void *unused)
 {
     uint64_t n;
     (void)unused;
-    take(self, &n);
+    hold_owed(self, take(self, &n));
     tp_actor_exit(self, tp_reason_const(TP_REASON_SHUTDOWN));
 }
 
@@ -437,6 +437,7 @@ share(struct tp_actor *self, void *arg)
     tp_owed_ref(s->owed);
     spawn(have_one, s);
     if (n == 1) { /* ends with it */
+        hold_owed(self, s->owed);
         tp_actor_exit(self, tp_reason_const(TP_REASON_SHUTDOWN));
     }
     if (n == 2) { /* is the first to answer */

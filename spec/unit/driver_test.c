@@ -348,6 +348,17 @@ TEST_ON_ALL(the_null_device_is_always_ready, null_device)
 
 /* --- who waits --- */
 
+/* Two wait for p[0]: r to read it, w to write. */
+static void
+start_both(struct tp_actor *self, int p[2], struct waiter *r, struct waiter *w)
+{
+    *r = *w = (struct waiter){0};
+    make_pair(p);
+    fill(p[0]);
+    start_waiter(self, r, p[0], TP_FD_READ);
+    start_waiter(self, w, p[0], TP_FD_WRITE);
+}
+
 static void
 second_waiter(struct tp_actor *self, void *unused)
 {
@@ -372,13 +383,10 @@ TEST_BOTH(a_second_waiter_is_refused_and_the_first_one_stays, second_waiter)
 static void
 two_directions(struct tp_actor *self, void *unused)
 {
-    struct waiter r = {0}, w = {0};
+    struct waiter r, w;
     int p[2];
     (void)unused;
-    make_pair(p);
-    fill(p[0]);
-    start_waiter(self, &r, p[0], TP_FD_READ);
-    start_waiter(self, &w, p[0], TP_FD_WRITE);
+    start_both(self, p, &r, &w);
     CHECK_EQ(known(), 1);
     drain(p[1]);
     end_of_waiter(self, &w, 0);
@@ -394,13 +402,10 @@ TEST_BOTH(both_directions_of_an_fd_wait_apart, two_directions)
 static void
 hang_up(struct tp_actor *self, void *unused)
 {
-    struct waiter r = {0}, w = {0};
+    struct waiter r, w;
     int p[2];
     (void)unused;
-    make_pair(p);
-    fill(p[0]);
-    start_waiter(self, &r, p[0], TP_FD_READ);
-    start_waiter(self, &w, p[0], TP_FD_WRITE);
+    start_both(self, p, &r, &w);
     close(p[1]);
     end_of_waiter(self, &w, 0);
     end_of_waiter(self, &r, 0);
@@ -466,13 +471,10 @@ TEST_ON_ALL(after_a_timeout_the_next_waiter_hears_of_the_event, timeouts)
 static void
 killed(struct tp_actor *self, void *unused)
 {
-    struct waiter r = {0}, w = {0};
+    struct waiter r, w;
     int p[2];
     (void)unused;
-    make_pair(p);
-    fill(p[0]);
-    start_waiter(self, &r, p[0], TP_FD_READ);
-    start_waiter(self, &w, p[0], TP_FD_WRITE);
+    start_both(self, p, &r, &w);
     end_with(r.pid, TP_REASON_KILLED);
     CHECK_EQ(join_kind(self, r.pid), TP_REASON_KILLED);
     CHECK_EQ(waits(), 1);
@@ -492,13 +494,10 @@ TEST_BOTH(the_end_of_an_actor_leaves_no_trace_of_its_waits, killed)
 static void
 closed(struct tp_actor *self, void *unused)
 {
-    struct waiter r = {0}, w = {0};
+    struct waiter r, w;
     int p[2];
     (void)unused;
-    make_pair(p);
-    fill(p[0]);
-    start_waiter(self, &r, p[0], TP_FD_READ);
-    start_waiter(self, &w, p[0], TP_FD_WRITE);
+    start_both(self, p, &r, &w);
     tp_fd_close(p[0]);
     end_of_waiter(self, &r, TROUPE_ECLOSED);
     end_of_waiter(self, &w, TROUPE_ECLOSED);

@@ -1103,7 +1103,7 @@ holder(struct tp_actor *self, void *arg)
     CHECK_EQ(tp_link(self, *(troupe_pid *)arg), 0);
     struct tp_msg *m = recv_msg(self);
     CHECK_EQ(m->kind, TP_MSG_CALL);
-    tp_check(tp_owed_new(self, m) != NULL);
+    hold_owed(self, tp_owed_new(self, m));
     m->ref = 0;
     tp_msg_drop(m);
     tp_actor_exit(self, tp_reason_const(TP_REASON_SHUTDOWN));

@@ -10,6 +10,7 @@
 #define SPEC_RUN_IN_H
 
 #include "actor/actor.h"
+#include "actor/call.h"
 #include "actor/link.h"
 #include "actor/mailbox.h"
 #include "run/runtime.h"
@@ -227,6 +228,40 @@ static inline bool
 end_with(troupe_pid pid, enum tp_reason_kind kind)
 {
     return tp_actor_end(pid, tp_reason_const(kind));
+}
+
+struct held_owed {
+    struct tp_resource resource;
+    struct tp_owed *owed;
+};
+
+static inline void
+held_owed_release(struct tp_resource *r)
+{
+    struct held_owed *h = tp_container_of(r, struct held_owed, resource);
+    tp_owed_unref(h->owed);
+    tp_free(h);
+}
+
+/* The running actor gives its reference back when it ends, as one does that has
+ * it in a handle. */
+static inline struct held_owed *
+hold_owed(struct tp_actor *self, struct tp_owed *o)
+{
+    struct held_owed *h = tp_calloc(1, sizeof *h);
+    tp_check(h != NULL);
+    h->resource.release = held_owed_release;
+    h->owed = o;
+    tp_resource_add(self, &h->resource);
+    return h;
+}
+
+/* Now. */
+static inline void
+let_go_owed(struct held_owed *h)
+{
+    tp_resource_remove(&h->resource);
+    held_owed_release(&h->resource);
 }
 
 /* Parks until somebody ends the actor. */

@@ -11,13 +11,27 @@
 
 #include <cmocka.h>
 
-static void
-run(actor_fn root)
-{
-    for (unsigned n = 1; n <= 2; n++) {
-        assert_int_equal(run_in(n, root, NULL), TP_REASON_NORMAL);
+/* A test: root, on one and two schedulers. */
+#define TEST(name, root)                                                       \
+    static void name(void **state)                                             \
+    {                                                                          \
+        (void)state;                                                           \
+        for (unsigned n = 1; n <= 2; n++) {                                    \
+            assert_int_equal(run_in(n, root, NULL), TP_REASON_NORMAL);         \
+        }                                                                      \
     }
-}
+
+/* The same of a function that gets a struct scene. */
+#define TEST_SCENE(name, body)                                                 \
+    static void body##_root(struct tp_actor *self, void *unused)               \
+    {                                                                          \
+        struct scene s;                                                        \
+        (void)unused;                                                          \
+        scene_init(&s, self);                                                  \
+        body(self, &s);                                                        \
+        scene_fini(&s);                                                        \
+    }                                                                          \
+    TEST(name, body##_root)
 
 #define CHANNELS 3
 
@@ -86,28 +100,19 @@ times_out(struct tp_actor *self, struct scene *s, uint64_t deadline_ns)
 /* -- ready already ------------------------------------------------------------ */
 
 static void
-ready_root(struct tp_actor *self, void *unused)
+ready(struct tp_actor *self, struct scene *s)
 {
-    struct scene s;
-    (void)unused;
-    scene_init(&s, self);
-    tp_check(times_out(self, &s, 0));
+    tp_check(times_out(self, s, 0));
     for (size_t i = CHANNELS + 1; i-- > 0;) {
-        tell(&s, i);
+        tell(s, i);
     }
     for (size_t i = 0; i <= CHANNELS; i++) {
-        expect(self, &s, i);
+        expect(self, s, i);
     }
-    tp_check(times_out(self, &s, tp_now_ns() + MS));
-    scene_fini(&s);
+    tp_check(times_out(self, s, tp_now_ns() + MS));
 }
 
-static void
-the_first_ready_arm_in_order_is_told(void **state)
-{
-    (void)state;
-    run(ready_root);
-}
+TEST_SCENE(the_first_ready_arm_in_order_is_told, ready)
 
 /* -- waiting ------------------------------------------------------------------ */
 
@@ -120,42 +125,30 @@ tell_parked(struct tp_actor *self, void *arg)
 }
 
 static void
-wait_root(struct tp_actor *self, void *unused)
+wait_for_each(struct tp_actor *self, struct scene *s)
 {
-    struct scene s;
-    (void)unused;
-    scene_init(&s, self);
-    for (s.which = 0; s.which <= CHANNELS; s.which++) {
-        troupe_pid pid = spawn(tell_parked, &s);
-        expect(self, &s, s.which);
+    for (s->which = 0; s->which <= CHANNELS; s->which++) {
+        troupe_pid pid = spawn(tell_parked, s);
+        expect(self, s, s->which);
         join_kind(self, pid);
     }
-    scene_fini(&s);
 }
 
-static void
-any_arm_ends_the_wait(void **state)
-{
-    (void)state;
-    run(wait_root);
-}
+TEST_SCENE(any_arm_ends_the_wait, wait_for_each)
 
 /* All others are pushed to after the one that has won: none of them may end
  * the sleep that follows. */
 static void
-losers_root(struct tp_actor *self, void *unused)
+lose(struct tp_actor *self, struct scene *s)
 {
-    struct scene s;
-    (void)unused;
-    scene_init(&s, self);
-    for (s.which = 0; s.which <= CHANNELS; s.which++) {
-        troupe_pid pid = spawn(tell_parked, &s);
-        expect(self, &s, s.which);
+    for (s->which = 0; s->which <= CHANNELS; s->which++) {
+        troupe_pid pid = spawn(tell_parked, s);
+        expect(self, s, s->which);
         join_kind(self, pid);
         tp_wait_abandon(self->slot);
         uint32_t epoch = tp_wait_epoch(self->slot);
         for (size_t i = 0; i <= CHANNELS; i++) {
-            tell(&s, i);
+            tell(s, i);
         }
         /* relaxed would do: nobody else is there. */
         uint64_t word =
@@ -163,42 +156,27 @@ losers_root(struct tp_actor *self, void *unused)
         CHECK_EQ(tp_state_of(word), TP_RUNNING); /* not notified */
         CHECK_EQ(tp_state_epoch(word), epoch);
         for (size_t i = 0; i <= CHANNELS; i++) {
-            expect(self, &s, i);
+            expect(self, s, i);
         }
     }
-    scene_fini(&s);
 }
 
-static void
-losing_arms_end_no_later_wait(void **state)
-{
-    (void)state;
-    run(losers_root);
-}
+TEST_SCENE(losing_arms_end_no_later_wait, lose)
 
 /* The second arm is found ready when the first one has been set. */
 static void
-late_root(struct tp_actor *self, void *unused)
+abandon(struct tp_actor *self, struct scene *s)
 {
-    struct scene s;
-    (void)unused;
-    scene_init(&s, self);
-    tp_check(tp_channel_arm(self, s.ch[0]));
+    tp_check(tp_channel_arm(self, s->ch[0]));
     tp_wait_abandon(self->slot);
-    tell(&s, 0);
+    tell(s, 0);
     uint64_t word =
         atomic_load_explicit(&self->slot->state, memory_order_seq_cst);
     CHECK_EQ(tp_state_of(word), TP_RUNNING);
-    expect(self, &s, 0);
-    scene_fini(&s);
+    expect(self, s, 0);
 }
 
-static void
-an_abandoned_arm_wakes_nobody(void **state)
-{
-    (void)state;
-    run(late_root);
-}
+TEST_SCENE(an_abandoned_arm_wakes_nobody, abandon)
 
 static void
 close_two(struct tp_actor *self, void *arg)
@@ -233,12 +211,7 @@ closed_root(struct tp_actor *self, void *unused)
     tp_channel_tx_unref(s.ch[0]);
 }
 
-static void
-two_of_three_arms_close_while_it_waits(void **state)
-{
-    (void)state;
-    run(closed_root);
-}
+TEST(two_of_three_arms_close_while_it_waits, closed_root)
 
 static void
 select_ever(struct tp_actor *self, void *arg)
@@ -252,28 +225,19 @@ select_ever(struct tp_actor *self, void *arg)
 }
 
 static void
-killed_root(struct tp_actor *self, void *unused)
+kill_selecting(struct tp_actor *self, struct scene *s)
 {
-    struct scene s;
-    (void)unused;
-    scene_init(&s, self);
-    troupe_pid pid = spawn(select_ever, &s);
+    troupe_pid pid = spawn(select_ever, s);
     YIELD_UNTIL(self, state_of(pid) == TP_PARKED);
     tp_check(end_with(pid, TP_REASON_KILLED));
     CHECK_EQ(join_kind(self, pid), TP_REASON_KILLED);
     for (size_t i = 0; i <= CHANNELS; i++) {
-        tell(&s, i);
-        expect(self, &s, i);
+        tell(s, i);
+        expect(self, s, i);
     }
-    scene_fini(&s);
 }
 
-static void
-who_is_killed_in_it_leaves_nothing_behind(void **state)
-{
-    (void)state;
-    run(killed_root);
-}
+TEST_SCENE(who_is_killed_in_it_leaves_nothing_behind, kill_selecting)
 
 /* -- file descriptors ---------------------------------------------------------- */
 
@@ -367,12 +331,7 @@ fd_root(struct tp_actor *self, void *unused)
     pipe_fini(&p);
 }
 
-static void
-an_fd_is_an_arm_like_others(void **state)
-{
-    (void)state;
-    run(fd_root);
-}
+TEST(an_fd_is_an_arm_like_others, fd_root)
 
 static void
 select_pipe_ever(struct tp_actor *self, void *arg)
@@ -403,12 +362,7 @@ fd_killed_root(struct tp_actor *self, void *unused)
     pipe_fini(&p);
 }
 
-static void
-who_is_killed_in_it_leaves_no_fd_armed(void **state)
-{
-    (void)state;
-    run(fd_killed_root);
-}
+TEST(who_is_killed_in_it_leaves_no_fd_armed, fd_killed_root)
 
 int
 main(void)
