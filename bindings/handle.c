@@ -103,11 +103,9 @@ handle_tostring(lua_State *L)
 }
 
 static void
-push_metatable(lua_State *L, const struct tp_handle_kind *kind)
+metatable_new(lua_State *L, const struct tp_handle_kind *kind)
 {
-    if (luaL_newmetatable(L, kind->name) == 0) {
-        return;
-    }
+    lua_createtable(L, 0, 6);
     lua_createtable(L, 0, 8);
     for (const luaL_Reg *f = kind->methods; f->name != NULL; f++) {
         lua_pushcfunction(L, f->func);
@@ -127,17 +125,37 @@ push_metatable(lua_State *L, const struct tp_handle_kind *kind)
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, "__name");
     lua_setfield(L, -2, "__metatable");
-    lua_pushcfunction(L, handle_gc);
-    lua_setfield(L, -2, "__gc");
 }
 
-/* Pushes one that is closed. */
+/* The metatable of open handles, or of closed ones, for which the collector has
+ * nothing to do. In the registry by an address: that is found fastest. */
+static void
+push_metatable(lua_State *L, const struct tp_handle_kind *kind, bool open)
+{
+    const void *key = open ? (const void *)kind : (const void *)&kind->what;
+    lua_pushlightuserdata(L, (void *)(uintptr_t)key);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    if (TP_LIKELY(!lua_isnil(L, -1))) {
+        return;
+    }
+    lua_pop(L, 1);
+    metatable_new(L, kind);
+    if (open) {
+        lua_pushcfunction(L, handle_gc);
+        lua_setfield(L, -2, "__gc");
+    }
+    lua_pushlightuserdata(L, (void *)(uintptr_t)key);
+    lua_pushvalue(L, -2);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+}
+
+/* Pushes one without a holder. */
 static struct tp_handle *
-push_closed(lua_State *L, const struct tp_handle_kind *kind)
+push_handle(lua_State *L, const struct tp_handle_kind *kind, bool open)
 {
     struct tp_handle *h = lua_newuserdata(L, sizeof *h);
     *h = (struct tp_handle){.kind = kind};
-    push_metatable(L, kind);
+    push_metatable(L, kind, open);
     lua_setmetatable(L, -2);
     return h;
 }
@@ -149,7 +167,7 @@ tp_handle_new(lua_State *L, const struct tp_handle_kind *kind)
     if (TP_UNLIKELY(a->finishing)) { /* nobody would release it */
         luaL_error(L, "a finalizer cannot make a %s", kind->what);
     }
-    struct tp_handle *h = push_closed(L, kind);
+    struct tp_handle *h = push_handle(L, kind, true);
     struct tp_holder *o = tp_malloc(sizeof *o);
     if (o == NULL) {
         luaL_error(L, "not enough memory");
@@ -191,6 +209,8 @@ tp_handle_close(lua_State *L, int arg, const struct tp_handle_kind *kind)
         tp_handle_check(L, tp_actor_self(), arg, kind);
     }
     close_handle(lua_touserdata(L, arg));
+    push_metatable(L, kind, false);
+    lua_setmetatable(L, arg);
     return 0;
 }
 
@@ -233,7 +253,7 @@ tp_handle_decode(lua_State *L, uint32_t kind, void *payload, size_t n,
     const struct tp_handle_kind *k = kinds[kind];
     struct tp_actor *a = tp_actor_self();
     if (a == NULL || a->finishing || (peek && k->ref == NULL)) {
-        push_closed(L, k);
+        push_handle(L, k, false);
         return;
     }
     struct tp_handle *h = tp_handle_new(L, k);

@@ -82,8 +82,8 @@ function M.call(dest, name, payload, timeout)
   return troupe.call(pid_of(dest), payload == nil and name or { name, payload }, timeout)
 end
 
---- Answer a call that was kept (`cx.from`), from any row, or any function of
--- the machine's actor.
+--- Answer a call that was kept (`cx.from`), from any row, or in another actor
+-- that it was sent to. The first answer counts.
 ---@param from troupe.From
 ---@param value? troupe.Sendable
 ---@return boolean waits false: the caller has given up, or has its answer

@@ -347,6 +347,17 @@ describe("troupe.gen_server", function()
     gen_server.stop(server)
   end)
 
+  helper.actor("another actor may reply in the server's stead", function()
+    local B = gen_server.behaviour "front"
+    function B.handle_call(_, request, from)
+      troupe.spawn(function() gen_server.reply(from, "done: " .. request) end)
+      return gen_server.noreply
+    end
+    local server = assert(gen_server.start(B))
+    assert.equal("done: work", gen_server.call(server, "work"))
+    gen_server.stop(server)
+  end)
+
   helper.actor("a server that forgets to reply: no_reply, also when it is idle", function()
     local server = start()
     local value, err = server:call("forget", SOON)

@@ -87,15 +87,6 @@ answer(struct tp_owed *o, struct tp_msg *reply)
     return waits;
 }
 
-static void
-expect_no_mail(struct tp_actor *self)
-{
-    for (int i = 0; i < 10; i++) {
-        tp_actor_yield(self);
-    }
-    tp_check(tp_mailbox_pop(self) == NULL);
-}
-
 /* Replies n + 1 until it is ended. */
 static void
 serve(struct tp_actor *self, void *unused)
@@ -467,7 +458,7 @@ static void
 shared_root(struct tp_actor *self, void *unused)
 {
     (void)unused;
-    for (int i = 0; i < 50; i++) {
+    for (int i = 0; i < FEWER(50); i++) {
         uint64_t n = 0;
         struct shared s = {.replies = true};
         CHECK_EQ(call_shared(self, 1, &s, &n), TROUPE_ENOPROC);

@@ -40,16 +40,6 @@ expect_down(struct tp_actor *self, uint64_t ref, troupe_pid dead)
     return kind;
 }
 
-static void
-expect_no_mail(struct tp_actor *self)
-{
-    /* All that is runnable has its turn first. */
-    for (int i = 0; i < 10; i++) {
-        tp_actor_yield(self);
-    }
-    tp_check(tp_mailbox_pop(self) == NULL);
-}
-
 /* --- down --- */
 
 static void

@@ -230,6 +230,16 @@ end_with(troupe_pid pid, enum tp_reason_kind kind)
     return tp_actor_end(pid, tp_reason_const(kind));
 }
 
+/* Nothing has come, when all that is runnable has had its turn. */
+static inline void
+expect_no_mail(struct tp_actor *self)
+{
+    for (int i = 0; i < 10; i++) {
+        tp_actor_yield(self);
+    }
+    tp_check(tp_mailbox_pop(self) == NULL);
+}
+
 struct held_owed {
     struct tp_resource resource;
     struct tp_owed *owed;
