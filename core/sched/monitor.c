@@ -74,6 +74,18 @@ static struct {
     struct view views[TP_WORKERS_MAX];
 } mon;
 
+/* What a slice may take: little, while somebody who shall end waits for its
+ * turn behind others. */
+static uint64_t
+slice_ns(void)
+{
+    /* relaxed: a hint. */
+    bool hurry =
+        atomic_load_explicit(&tp_sched.doomed, memory_order_relaxed) > 0;
+    return hurry && tp_sched.slice_ns > TICK_MIN_NS ? TICK_MIN_NS
+                                                    : tp_sched.slice_ns;
+}
+
 /*
  * What waits behind a long slice goes to a worker that sleeps. The sleeper is
  * claimed first: while this thread has the slot in its hand not all sleep, so
@@ -142,16 +154,16 @@ cut_short(struct tp_worker *w, uint64_t now_ns, bool look)
 
 /* The slice has been used up. */
 static void
-press(struct tp_worker *w, struct view *v, uint64_t now_ns)
+press(struct tp_worker *w, struct view *v, uint64_t now_ns, uint64_t may_take)
 {
     if (now_ns >= v->next_ns) {
-        uint64_t late = now_ns - v->since_ns - tp_sched.slice_ns;
+        uint64_t late = now_ns - v->since_ns - may_take;
         uint64_t wait =
             late < RETRY_LONG_NS ? 0 : (late - RETRY_LONG_NS) / RETRY_SHARE;
         wait = wait < RETRY_MIN_NS ? RETRY_MIN_NS : wait;
         bool look = now_ns >= v->look_ns;
-        if (!cut_short(w, now_ns, look) || wait > tp_sched.slice_ns) {
-            wait = tp_sched.slice_ns;
+        if (!cut_short(w, now_ns, look) || wait > may_take) {
+            wait = may_take;
         }
         v->next_ns = now_ns + wait;
         v->look_ns = look ? now_ns + LOOK_NS : v->look_ns;
@@ -177,8 +189,9 @@ look_at(struct tp_worker *w, struct view *v, uint64_t now_ns)
         v->look_ns = now_ns + LOOK_NS;
         return;
     }
-    if (now_ns - v->since_ns >= tp_sched.slice_ns) {
-        press(w, v, now_ns);
+    uint64_t may_take = slice_ns();
+    if (now_ns - v->since_ns >= may_take) {
+        press(w, v, now_ns, may_take);
     }
     if (s != NULL && s == v->wake_slot && tp_idle_mask(&tp_sched.idle) != 0) {
         pass_on(w);
@@ -311,7 +324,7 @@ look_at_memory(uint64_t now_ns)
 static uint64_t
 tick_ns(void)
 {
-    uint64_t tick = tp_sched.slice_ns;
+    uint64_t tick = slice_ns();
     if (tp_idle_mask(&tp_sched.idle) != 0 && tick > TICK_SHORT_NS) {
         tick = TICK_SHORT_NS;
     }

@@ -207,6 +207,17 @@ tp_slot_start(struct tp_slot *s)
     enqueue(s);
 }
 
+/* So many more slots are QUEUED and doomed. While there are any the monitor has
+ * others make room soon. Are these the first? */
+static bool
+count_doomed(int change)
+{
+    /* relaxed: a hint; below zero for a moment, if a worker is faster than who
+     * dooms. */
+    return atomic_fetch_add_explicit(&tp_sched.doomed, change,
+                                     memory_order_relaxed) <= 0;
+}
+
 /* Ends the wait; *out_queue is the slot if it is the caller's to queue. */
 static inline __attribute__((always_inline)) bool
 end_wait(troupe_pid pid, uint32_t epoch, struct tp_slot **out_queue)
@@ -299,6 +310,10 @@ tp_slot_doom(struct tp_slot *s, uint32_t gen)
         if (atomic_compare_exchange_weak_explicit(&s->state, &word, next,
                                                   memory_order_acq_rel,
                                                   memory_order_relaxed)) {
+            if (tp_state_of(next) == TP_QUEUED && next != word &&
+                count_doomed(1) && st == TP_QUEUED) {
+                tp_monitor_wake(); /* it may sleep for a long slice */
+            }
             if (st == TP_PARKED) {
                 enqueue(s);
             } else if (s != tp_slot_self()) {
@@ -418,6 +433,9 @@ after_park(struct tp_worker *w, struct tp_slot *s)
     } while (!atomic_compare_exchange_weak_explicit(
         &s->state, &word, next, memory_order_acq_rel, memory_order_relaxed));
     if (tp_state_of(next) == TP_QUEUED) {
+        if (TP_UNLIKELY((next & TP_STATE_DOOMED) != 0)) {
+            count_doomed(1);
+        }
         if (TP_UNLIKELY(w->pool)) {
             enqueue(s);
         } else {
@@ -436,8 +454,14 @@ after_yield(struct tp_worker *w, struct tp_slot *s)
         &s->state, &word, (word & ~TP_STATE_MASK) | TP_QUEUED,
         memory_order_acq_rel, memory_order_relaxed)) {
     }
+    bool doomed = (word & TP_STATE_DOOMED) != 0;
+    if (TP_UNLIKELY(doomed)) {
+        count_doomed(1);
+    }
     if (TP_UNLIKELY(w->pool || tp_slot_blocks(s))) {
         enqueue(s);
+    } else if (TP_UNLIKELY(doomed)) {
+        wake_slot_put(w, s); /* it ends now, not behind all others */
     } else {
         tp_runq_push(tp_sched.runq, w->index, &s->qnode);
     }
@@ -505,9 +529,12 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
         &s->state, TP_STATE_EPOCH_ONE + TP_RUNNING - TP_QUEUED,
         memory_order_acq_rel);
     tp_assert(tp_state_of(word) == TP_QUEUED);
-    if (TP_UNLIKELY((word & TP_STATE_DOOMED) != 0) && !admit_doomed(w, s)) {
-        hide(w);
-        return;
+    if (TP_UNLIKELY((word & TP_STATE_DOOMED) != 0)) {
+        count_doomed(-1);
+        if (!admit_doomed(w, s)) {
+            hide(w);
+            return;
+        }
     }
     w->current = s;
     count(&w->stats.switches, 1);

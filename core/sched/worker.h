@@ -137,6 +137,7 @@ struct tp_sched {
     _Atomic(const struct tp_poll *) poll; /* NULL: there is none (yet) */
     _Atomic int poller;                   /* the worker that polls, or -1 */
     _Atomic uint64_t polled_cycles;       /* when somebody last polled */
+    _Atomic int doomed;                   /* so many that are QUEUED */
     _Atomic bool stop;
 };
 

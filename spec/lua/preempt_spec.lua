@@ -489,7 +489,7 @@ describe("troupe.kill", function()
       local pids = {}
       for i = 1, 200 do
         local pid = troupe.spawn_opt({ link = true, monitor = true }, function()
-          if i % 25 == 0 then
+          if i % 4 == 0 then
             loop(function() end)
           end
           troupe.receive()
@@ -514,11 +514,11 @@ describe("troupe.kill", function()
     assert(parent)
   end)
 
-  helper.actor("of a parent ends thirty linked loops", function()
+  helper.actor("of a parent ends a hundred linked loops", function()
     local me = troupe.self()
     local parent, ref = troupe.spawn_monitor(function(loop)
       local pids = {}
-      for i = 1, 30 do
+      for i = 1, 100 do
         pids[i] = troupe.spawn_link(loop, function() end)
       end
       troupe.send(me, pids)

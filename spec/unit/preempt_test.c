@@ -151,6 +151,30 @@ TEST(preempt, a_loop_can_be_killed)
     }
 }
 
+/* The second one is taken first, and has a slice longer than any test. */
+static void
+kill_queued(struct tp_actor *self, void *arg)
+{
+    struct spin *s = arg;
+    troupe_pid first, second;
+    CHECK_EQ(tp_spawn(NULL, &spin_class, s, &first), 0);
+    CHECK_EQ(tp_spawn(NULL, &spin_class, s, &second), 0);
+    tp_check(end_with(first, TP_REASON_KILLED));
+    CHECK_EQ(join_kind(self, first), TP_REASON_KILLED);
+    CHECK_EQ(get(&s->begun), 1);
+    set(&s->stop, 1);
+}
+
+TEST(preempt, who_shall_end_does_not_wait_for_a_long_slice)
+{
+    struct spin s = {.rounds = EVER};
+    struct tp_run_config config = {.schedulers = 1, .slice_ns = 1000 * S};
+    (void)state;
+    struct tp_reason *r = run_config(&config, kill_queued, &s);
+    assert_int_equal(r->kind, TP_REASON_NORMAL);
+    tp_reason_unref(r);
+}
+
 /* -- finalizers without end ------------------------------------------------ */
 
 static counter gone;
@@ -321,6 +345,7 @@ main(void)
         cmocka_unit_test(preempt_loops_let_others_run_and_keep_all_registers),
         cmocka_unit_test(preempt_a_loop_can_be_killed),
         cmocka_unit_test(preempt_nopreempt_is_respected),
+        cmocka_unit_test(preempt_who_shall_end_does_not_wait_for_a_long_slice),
         cmocka_unit_test(preempt_finalizers_without_end_are_given_up),
         cmocka_unit_test(preempt_finalizers_that_are_slow_come_to_their_end),
 #endif
