@@ -481,9 +481,9 @@ describe("troupe.gen_server", function()
       self:cancel_timer(self.interval)
       self:tell("cancelled")
     end)
-    local ticks, what = 0, nil
+    local ticks = 0
     repeat
-      what = helper.receive().what
+      local what = helper.receive().what
       ticks = what == "slept" and 0 or ticks + 1
     until what == "cancelled"
     assert.is_true(ticks <= 6, ticks .. " ticks")
