@@ -21,6 +21,7 @@ ffi.cdef [[
   int unsetenv(const char *name);
   int readlink(const char *path, char *buf, size_t size);
   int usleep(unsigned useconds);
+  int getpid(void);
 ]]
 
 local C = ffi.C
@@ -346,6 +347,11 @@ function helper.misuse(name, ...)
 end
 
 -- --------------------------------------------------------------- processes
+
+--- An abstract address that no other process has.
+function helper.address(name)
+  return ("@troupe_%s_%d"):format(name, C.getpid())
+end
 
 --- One word of a shell command.
 function helper.quote(word)

@@ -408,4 +408,5 @@ if(TARGET troupe)
 
   tp_script(luarocks_install LABELS build
     COMMAND spec/install_test.sh)
+  set_tests_properties(luarocks_install PROPERTIES TIMEOUT 3600) # a whole build
 endif()

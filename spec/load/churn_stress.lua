@@ -20,9 +20,9 @@ local ROUNDS = 3
 local BYTES_EACH, BYTES_SPARE = 64, servers.is_asan() and math.huge or 1024 * 1024
 
 local function churn(server, seconds, ending)
-  local figures, text = server:load(("--mode churn --connections %d --requests 2 --size 100 "
-    .. "--sources 16 --end %s --duration %g --timeout 200 --connect-timeout 200"):format(CONNECTIONS,
-    ending, seconds))
+  local figures, text = server:load(("--timeout 200 --connect-timeout 200 --mode churn "
+    .. "--connections %d --requests 2 --size 100 --sources 16 --end %s --duration %g"):format(
+    CONNECTIONS, ending, seconds))
   assert(figures, text)
   assert(figures.sent == figures.received and figures.sent == figures.verified, text)
   return figures.opened

@@ -493,9 +493,8 @@ describe("troupe.gen_server", function()
       self:tell("cancelled")
     end)
     local ticks = 0
-    local what
     repeat
-      what = helper.receive().what
+      local what = helper.receive().what
       ticks = what == "slept" and 0 or ticks + 1
     until what == "cancelled"
     assert.is_true(ticks <= 6, ticks .. " ticks")

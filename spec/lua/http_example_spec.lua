@@ -7,6 +7,7 @@ local servers = dofile "spec/servers.lua"
 local troupe = require "troupe"
 
 local COMMAND = servers.troupe .. " run --schedulers 2 examples/http.lua 0 "
+local PATIENT = "--timeout 100 --connect-timeout 100 --deadline 300 "
 local HOST = " HTTP/1.1\r\nHost: localhost\r\n"
 
 -- A spec of a client; it talks to the server that is current.
@@ -321,7 +322,8 @@ describe("examples/http.lua", function()
     if not has "wrk" then
       return
     end
-    local ran = helper.shell(("wrk -t1 -c20 -d1s --timeout 100s http://127.0.0.1:%d/"):format(server.port))
+    local ran = helper.shell(("wrk -t1 -c20 -d1s --timeout 100s http://127.0.0.1:%d/"):format(
+      server.port))
     assert.equal(0, ran.status)
     assert.truthy(ran.out:find "Requests/sec:")
     assert.falsy(ran.out:find "Socket errors", ran.out)
@@ -340,8 +342,7 @@ describe("examples/http.lua", function()
       "--connections 10 --path '/count?to=20' --count 1000",
       "--connections 20 --rate 500 --duration 1",
     } do
-      local figures, text = server:load("--mode http --timeout 100 --connect-timeout 100 --deadline 300 "
-        .. options)
+      local figures, text = server:load(PATIENT .. "--mode http " .. options)
       assert.truthy(figures, text)
       assert.is_true(figures.requests > 0)
     end
@@ -354,7 +355,7 @@ describe("the time limit of examples/http.lua", function()
 
   client("closes an idle connection without a word", function()
     assert.equal("", talk "")
-    helper.one_of_many_tries(function() -- the request may come too late
+    helper.one_of_many_tries(function() -- a request may come too late
       local all = talk("GET /count?to=0" .. HOST .. "\r\n")
       assert.truthy(all:find "0\r\n\r\n$")
     end)

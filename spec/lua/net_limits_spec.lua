@@ -117,20 +117,21 @@ end)
 
 describe("SIGPIPE", function()
   helper.it("does not kill a host that has its default", function()
-    local r = helper.shell(("%s -e %s"):format(os.getenv "LUAJIT" or "luajit", helper.quote [[
+    local text = ("local PATH = %q\n"):format(helper.address "sigpipe") .. [[
       require("ffi").cdef "void (*signal(int n, void (*f)(int)))(int);"
       require("ffi").C.signal(13, nil)
       require("troupe").run(function()
         local net = require "troupe.net"
-        local listener = assert(net.listen { path = "@troupe_net_sigpipe" })
-        local client = assert(net.connect { path = "@troupe_net_sigpipe" })
+        local listener = assert(net.listen { path = PATH })
+        local client = assert(net.connect { path = PATH })
         listener:accept(60):close()
         for _ = 1, 10 do
           print(client:write("x", "y"))
         end
       end)
       print "alive"
-    ]]))
+    ]]
+    local r = helper.shell(("%s -e %s"):format(os.getenv "LUAJIT" or "luajit", helper.quote(text)))
     assert.equal("", r.err)
     assert.equal(("nil\tclosed\t0\n"):rep(10) .. "alive\n", r.out)
   end)

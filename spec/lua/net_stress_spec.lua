@@ -49,9 +49,9 @@ end
 
 describe("connections that come and go", function()
   helper.actor("leave nothing behind, at a path", function()
-    reopen({ path = "@troupe_net_stress" }, 10)
+    reopen({ path = helper.address "stress" }, 10)
     local before = open_fds()
-    reopen({ path = "@troupe_net_stress" }, CYCLES)
+    reopen({ path = helper.address "stress" }, CYCLES)
     assert.equal(before, open_fds())
   end)
 

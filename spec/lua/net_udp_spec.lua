@@ -30,7 +30,7 @@ describe("net.udp", function()
   end)
 
   helper.actor("sends to a path, or an abstract name", function()
-    local name = "@troupe_net_udp_spec"
+    local name = helper.address "udp"
     local a = assert(net.udp { path = name })
     local b = assert(net.udp { path = name .. "2" })
     assert.is_true(b:send_to("x", name))

@@ -68,7 +68,7 @@ describe("conn:write", function()
   end)
 
   helper.actor("tells how much went when nobody reads", function()
-    for _, options in ipairs { {}, { path = "@troupe_net_write_spec" } } do
+    for _, options in ipairs { {}, { path = helper.address "write" } } do
       local a, b = pair(options.path and options)
       a:set_timeout(0.05)
       local data = ("x"):rep(2 ^ 26)
@@ -95,7 +95,7 @@ describe("conn:write", function()
     assert.is_true(err == "closed" or err == "reset")
     assert.equal(0, written)
     a:close()
-    a, b = pair { path = "@troupe_net_write_spec" }
+    a, b = pair { path = helper.address "write" }
     b:close()
     assert.same({ nil, "closed", 0 }, { a:write "x" })
     a:close()

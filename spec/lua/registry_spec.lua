@@ -192,10 +192,10 @@ describe("a name", function()
     troupe.send_after(0, "later", "too early")
     helper.silence(0.005)
     local n = 0
-    local due
     repeat -- the name is given before the last one fires
       troupe.unregister "later"
-      n, due = n + 1, troupe.now() + 0.02
+      n = n + 1
+      local due = troupe.now() + 0.02
       troupe.send_after(0.02, "later", n)
       troupe.register "later"
     until troupe.now() < due

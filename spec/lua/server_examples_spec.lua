@@ -6,6 +6,8 @@ local net = require "troupe.net"
 local servers = dofile "spec/servers.lua"
 local troupe = require "troupe"
 
+local PATIENT = "--timeout 100 --connect-timeout 100 --deadline 300 "
+
 -- One that is free now: it was given by the system a moment ago.
 local function free_port()
   local port
@@ -60,7 +62,7 @@ describe("examples/tcp_echo.lua", function()
         return
       end
       local fds, registered = server:descriptors()
-      local figures, text = server:load("--timeout 100 --connect-timeout 100 --deadline 300 " .. case[2])
+      local figures, text = server:load(PATIENT .. case[2])
       assert.truthy(figures, text)
       assert.equal(figures.sent, figures.verified)
       assert.equal(figures.sent, figures.received)

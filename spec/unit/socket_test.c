@@ -335,7 +335,10 @@ a_full_unix_queue_is_not_now(void **state)
     struct tp_addr a;
     int listener, clients[8], n = 0, rc;
     bool done;
-    assert_int_equal(tp_addr_unix(&a, "@tp_socket_test_full", 20), 0);
+    char path[64];
+    size_t size = (size_t)snprintf(path, sizeof path, "@tp_socket_test_full_%d",
+                                   (int)getpid());
+    assert_int_equal(tp_addr_unix(&a, path, size), 0);
     assert_int_equal(tp_socket_listen(&a, 1, false, &listener), 0);
     while ((rc = tp_socket_connect(&a, &clients[n], &done)) == 0) {
         assert_true(++n < 8);

@@ -856,6 +856,16 @@ loopback(void)
     return at;
 }
 
+/* An abstract one that no other process has. */
+static void
+own_name(struct tp_addr *at, const char *what)
+{
+    char path[64];
+    int n = snprintf(path, sizeof path, "@tp_stream_test_%s_%d", what,
+                     (int)getpid());
+    CHECK_EQ(tp_addr_unix(at, path, (size_t)n), 0);
+}
+
 TEST(a_connection_is_made_and_accepted)
 {
     struct hold listener, client;
@@ -915,7 +925,7 @@ TEST(a_full_unix_queue_is_waited_for)
     struct hold listener, client;
     struct tp_addr at;
     (void)arg;
-    CHECK_EQ(tp_addr_unix(&at, "@tp_stream_test", 15), 0);
+    own_name(&at, "full");
     struct late late = {listen_in(self, &listener, &at, 0), 0};
     CHECK_EQ(connect_to(self, &at, &client, patience()), 0);
     hold_drop(&client);
@@ -953,13 +963,13 @@ acceptor_body(struct tp_actor *self, void *arg)
 
 TEST(a_close_wakes_who_accepts)
 {
-    static const char *const where[] = {NULL, "@tp_stream_test_close"};
+    static const char *const where[] = {NULL, "close"};
     (void)arg;
     for (int i = 0; i < 2; i++) {
         struct hold listener;
         struct tp_addr at = loopback();
         if (where[i] != NULL) {
-            CHECK_EQ(tp_addr_unix(&at, where[i], strlen(where[i])), 0);
+            own_name(&at, where[i]);
         }
         struct acceptor a = {.l = listen_in(self, &listener, &at, 16)};
         tp_check(hold_give(&listener) == &a.l->endpoint);
