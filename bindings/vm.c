@@ -510,7 +510,7 @@ is_callback_page(uintptr_t p)
     struct {
         uintptr_t target;
         unsigned char entry[2];
-    } head;
+    } head = {0};
     struct dl_find_object o;
     return p != 0 && (p & (CALLBACK_BYTES - 1)) == 0 &&
            _dl_find_object((void *)p, &o) != 0 &&
@@ -524,7 +524,7 @@ is_callback_page(uintptr_t p)
 static size_t
 page_in(uintptr_t address, uintptr_t base)
 {
-    uintptr_t words[FFI_WORDS];
+    uintptr_t words[FFI_WORDS] = {0};
     if (address == 0 || (address & 7) != 0 ||
         !peek_at(address, words, sizeof words) ||
         words[FFI_GLOBAL_WORD] - base >= STATE_BLOCK_MAX) {
@@ -565,7 +565,7 @@ learn_callbacks(void)
 static void
 free_callbacks(struct tp_lua *t)
 {
-    uintptr_t ffi, global, page, base = (uintptr_t)t->L;
+    uintptr_t ffi = 0, global = 0, page = 0, base = (uintptr_t)t->L;
     pthread_once(&callbacks.once, learn_callbacks);
     if (callbacks.ffi != 0 && peek_at(base + callbacks.ffi, &ffi, sizeof ffi) &&
         ffi != 0 &&
