@@ -24,6 +24,7 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <luajit.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
@@ -416,12 +417,18 @@ struct code_link {
 
 /* Reads memory that may not be there. */
 static bool
+peek_at(uintptr_t address, void *to, size_t bytes)
+{
+    struct iovec local = {to, bytes};
+    struct iovec remote = {(void *)address, bytes};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) ==
+           (ssize_t)bytes;
+}
+
+static bool
 peek(uintptr_t address, struct code_link *out)
 {
-    struct iovec to = {out, sizeof *out};
-    struct iovec from = {(void *)address, sizeof *out};
-    return process_vm_readv(getpid(), &to, 1, &from, 1, 0) ==
-           (ssize_t)sizeof *out;
+    return peek_at(address, out, sizeof *out);
 }
 
 extern void __deregister_frame(void *begin);
@@ -459,12 +466,9 @@ is_code_area(uintptr_t p, struct code_link *link)
  * A word is taken for it only if it is a page near the interpreter, of no
  * loaded object, that begins with a plausible link.
  */
-TP_SEES_ALL void
-tp_vm_free_code(struct tp_lua *t)
+TP_SEES_ALL static void
+free_traces(struct tp_lua *t)
 {
-    if (!t->jit_on || !vm.known) {
-        return;
-    }
     uintptr_t base = (uintptr_t)t->L;
     struct code_link link;
     for (size_t at = 0; at < STATE_BLOCK_MAX; at += sizeof(uintptr_t)) {
@@ -478,5 +482,119 @@ tp_vm_free_code(struct tp_lua *t)
             p = link.next;
         }
         return;
+    }
+}
+
+/*
+ * The page with the entries of a state's FFI callbacks is mapped apart, too. It
+ * begins with the address that they all go to, in the interpreter; the first
+ * entry is movb $0, %al. The FFI's own struct points to it, and the state's
+ * block to that. Where these pointers are is learnt from a state that has a
+ * callback.
+ */
+#if defined(__x86_64__)
+#define FFI_WORDS       512 /* of the FFI's struct that are looked at */
+#define CALLBACK_BYTES  4096
+#define FFI_GLOBAL_WORD 3 /* which points back into the state's block */
+
+static struct {
+    pthread_once_t once;
+    size_t ffi;    /* offset in the state's block; 0: not known */
+    size_t page;   /* offset in the FFI's struct */
+    size_t global; /* what FFI_GLOBAL_WORD points to, from the block's start */
+} callbacks = {.once = PTHREAD_ONCE_INIT};
+
+static bool
+is_callback_page(uintptr_t p)
+{
+    struct {
+        uintptr_t target;
+        unsigned char entry[2];
+    } head = {0};
+    struct dl_find_object o;
+    return p != 0 && (p & (CALLBACK_BYTES - 1)) == 0 &&
+           _dl_find_object((void *)p, &o) != 0 &&
+           peek_at(p, &head, sizeof head) &&
+           in_range(&vm.interpreter, head.target) && head.entry[0] == 0xb0 &&
+           head.entry[1] == 0;
+}
+
+/* Is the struct at address the FFI's, of the state at base? Then the offset of
+ * its callback page, 0 if it has none. */
+static size_t
+page_in(uintptr_t address, uintptr_t base)
+{
+    uintptr_t words[FFI_WORDS] = {0};
+    if (address == 0 || (address & 7) != 0 ||
+        !peek_at(address, words, sizeof words) ||
+        words[FFI_GLOBAL_WORD] - base >= STATE_BLOCK_MAX) {
+        return 0;
+    }
+    for (size_t i = FFI_GLOBAL_WORD + 1; i < FFI_WORDS; i++) {
+        if (is_callback_page(words[i])) {
+            callbacks.global = words[FFI_GLOBAL_WORD] - base;
+            return i * sizeof *words;
+        }
+    }
+    return 0;
+}
+
+static void
+learn_callbacks(void)
+{
+    static const char code[] =
+        "require('ffi').cast('void (*)(void)', function() end)";
+    lua_State *L = luaL_newstate();
+    if (L == NULL) {
+        return;
+    }
+    luaL_openlibs(L);
+    if (luaL_dostring(L, code) == 0) {
+        const uintptr_t *block = (const uintptr_t *)(const void *)L;
+        for (size_t i = 1; i < STATE_BLOCK_MAX / 2 / sizeof *block; i++) {
+            callbacks.page = page_in(block[i], (uintptr_t)L);
+            if (callbacks.page != 0) {
+                callbacks.ffi = i * sizeof *block;
+                break;
+            }
+        }
+    }
+    lua_close(L);
+}
+
+static void
+free_callbacks(struct tp_lua *t)
+{
+    uintptr_t ffi = 0, global = 0, page = 0, base = (uintptr_t)t->L;
+    pthread_once(&callbacks.once, learn_callbacks);
+    if (callbacks.ffi != 0 && peek_at(base + callbacks.ffi, &ffi, sizeof ffi) &&
+        ffi != 0 &&
+        peek_at(ffi + FFI_GLOBAL_WORD * sizeof global, &global,
+                sizeof global) &&
+        global == base + callbacks.global &&
+        peek_at(ffi + callbacks.page, &page, sizeof page) &&
+        is_callback_page(page)) {
+        munmap((void *)page, CALLBACK_BYTES);
+    }
+}
+#else
+static void
+free_callbacks(struct tp_lua *t)
+{
+    (void)t;
+}
+#endif
+
+void
+tp_vm_free_code(struct tp_lua *t)
+{
+    if (!vm.known) {
+        return;
+    }
+    if (t->jit_on) {
+        free_traces(t);
+    }
+    if (t->may_finalize) { /* it may have opened the FFI */
+        free_callbacks(t);
     }
 }

@@ -303,6 +303,35 @@ describe("a stack overflow", function()
     assert(grown < 8 * 1024, grown .. " KiB more are resident")
   end)
 
+  -- The page of the callbacks' entries is LuaJIT's, and of no arena.
+  helper.actor("in an FFI callback leaks no code", function()
+    local function code_kib()
+      local kib = 0
+      for line in io.lines "/proc/self/maps" do
+        local from, to, rights, inode = line:match "^(%x+)-(%x+) (%S+) %x+ %S+ (%d+)"
+        if rights:find "x" and inode == "0" and not line:find "%[" then
+          kib = kib + (tonumber(to, 16) - tonumber(from, 16)) / 1024
+        end
+      end
+      return kib
+    end
+    local function round(count)
+      for i = 1, count do
+        assert.equal("stack_overflow", helper.reason_with({ jit = i % 2 == 0 }, function()
+          local f = require "ffi"
+          f.cdef [[void qsort(void *base, size_t n, size_t size,
+                     int (*compare)(const void *, const void *));]]
+          local function down() return (("x"):gsub("x", down)) end
+          f.C.qsort(f.new "int[2]", 2, 4, down)
+        end).kind)
+      end
+    end
+    round(5)
+    local before = code_kib()
+    round(100)
+    assert(code_kib() - before < 200, ("%d KiB of code, %d before"):format(code_kib(), before))
+  end, { limit = 60 })
+
   -- MADV_PAGEOUT asks the kernel for what it does when memory is short.
   helper.actor("stacks that were deep once go back under memory pressure", function()
     ffi.cdef "int madvise(void *, size_t, int);"
