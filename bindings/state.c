@@ -575,6 +575,7 @@ static int
 jit_start(lua_State *L)
 {
     tp_open_lazy(L, "jit");
+    tp_mcode_watch(L);
     luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
     return 0;
 }
