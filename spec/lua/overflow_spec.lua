@@ -366,26 +366,29 @@ describe("a stack overflow", function()
       return total, ranges
     end
 
-    local pids = {}
-    for i = 1, COUNT do
-      pids[i] = troupe.spawn(deep, troupe.self())
-    end
-    for _ = 1, COUNT do
-      local high_water = troupe.receive()
-      assert(high_water > KIB * 1024, high_water)
-    end
-    for i = 1, COUNT do
-      while troupe.info(pids[i]).state ~= "parked" do troupe.yield() end
-    end
-    local lazy, ranges = given_up()
-    assert(lazy > COUNT * 64, lazy .. " KiB were given up") -- what it has touched of them
-    local before = rss()
-    for _, r in ipairs(ranges) do
-      ffi.C.madvise(ffi.cast("void *", r[1]), r[2], PAGEOUT)
-    end
-    local left = given_up()
-    assert(left < lazy / 10, left .. " KiB are left")
-    assert(before - rss() > lazy * 0.8, "resident memory stays")
-    for i = 1, COUNT do troupe.kill(pids[i]) end
+    -- The kernel may take some back by itself, where others want memory.
+    helper.one_of_many_tries(function()
+      local pids = {}
+      for i = 1, COUNT do
+        pids[i] = troupe.spawn(deep, troupe.self())
+      end
+      for _ = 1, COUNT do
+        local high_water = troupe.receive()
+        assert(high_water > KIB * 1024, high_water)
+      end
+      for i = 1, COUNT do
+        while troupe.info(pids[i]).state ~= "parked" do troupe.yield() end
+      end
+      local lazy, ranges = given_up()
+      assert(lazy > COUNT * 64, lazy .. " KiB were given up") -- what it has touched of them
+      local before = rss()
+      for _, r in ipairs(ranges) do
+        ffi.C.madvise(ffi.cast("void *", r[1]), r[2], PAGEOUT)
+      end
+      local left = given_up()
+      assert(left < lazy / 10, left .. " KiB are left")
+      assert(before - rss() > lazy * 0.8, "resident memory stays")
+      for i = 1, COUNT do troupe.kill(pids[i]) end
+    end)
   end)
 end)
