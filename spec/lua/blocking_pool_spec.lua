@@ -26,10 +26,11 @@ local function exists(path)
 end
 
 -- A shell command that ends once there is a file at path; first it makes another
--- one, at path.in.
+-- one, at path.in. That one is gone when the spec is over: then it ends, too.
 local function until_exists(path)
-  return (">%s; until [ -e %s ]; do sleep 0.01; done"):format(helper.quote(path .. ".in"),
-    helper.quote(path))
+  local inside = helper.quote(path .. ".in")
+  return (">%s; until [ -e %s ] || [ ! -e %s ]; do sleep 0.01; done"):format(inside,
+    helper.quote(path), inside)
 end
 
 -- An actor that blocks in a C call until open_gate(path).
