@@ -26,11 +26,22 @@ struct id_entry {
     uint32_t next_free; /* index + 1 */
 };
 
+/* Has all that sifting looks at: the nodes are in their actors' stacks, each in
+ * a page that was not touched since its owner fell asleep. */
+struct item {
+    uint64_t key; /* the node's */
+    struct tp_timer_node *node;
+    uint32_t seat; /* the node's */
+};
+
 /* All under lock, but for tp_timer_earliest. */
 static struct {
     struct tp_mutex lock;
-    struct tp_timer_node **heap;
+    struct item *heap;
     uint32_t count, capacity;
+    /* By seat: index in the heap; of a free one: the next free seat, or 0. */
+    uint32_t *seats;
+    uint32_t seat_count, seat_capacity, seat_free;
     struct id_entry *ids;
     uint32_t id_count, id_capacity, id_free;
 } timers;
@@ -41,45 +52,46 @@ void (*tp_timer_on_earlier)(uint64_t deadline_ns);
 /* -- heap ---------------------------------------------------------------- */
 
 static void
-place(uint32_t i, struct tp_timer_node *n)
+place(uint32_t i, const struct item *it)
 {
-    timers.heap[i] = n;
-    n->pos = i + 1;
+    timers.heap[i] = *it;
+    timers.seats[it->seat] = i;
 }
 
+/* it is a copy: its place in the heap is free. */
 static void
-sift_up(uint32_t i, struct tp_timer_node *n)
+sift_up(uint32_t i, const struct item *it)
 {
     while (i > 0) {
         uint32_t parent = (i - 1) / ARITY;
-        if (timers.heap[parent]->key <= n->key) {
+        if (timers.heap[parent].key <= it->key) {
             break;
         }
-        place(i, timers.heap[parent]);
+        place(i, &timers.heap[parent]);
         i = parent;
     }
-    place(i, n);
+    place(i, it);
 }
 
 static void
-sift_down(uint32_t i, struct tp_timer_node *n)
+sift_down(uint32_t i, const struct item *it)
 {
     for (;;) {
         uint32_t first = i * ARITY + 1, best = i;
-        uint64_t key = n->key;
+        uint64_t key = it->key;
         for (uint32_t c = first; c < first + ARITY && c < timers.count; c++) {
-            if (timers.heap[c]->key < key) {
+            if (timers.heap[c].key < key) {
                 best = c;
-                key = timers.heap[c]->key;
+                key = timers.heap[c].key;
             }
         }
         if (best == i) {
             break;
         }
-        place(i, timers.heap[best]);
+        place(i, &timers.heap[best]);
         i = best;
     }
-    place(i, n);
+    place(i, it);
 }
 
 static int
@@ -95,19 +107,39 @@ grow(void **array, uint32_t *capacity, size_t item)
     return 0;
 }
 
+/* Seat 0 stands for none. heap_reserve has made room for one more. */
+static uint32_t
+seat_take(void)
+{
+    uint32_t seat = timers.seat_free;
+    if (seat == 0) {
+        return ++timers.seat_count;
+    }
+    timers.seat_free = timers.seats[seat];
+    return seat;
+}
+
+static void
+seat_leave(uint32_t seat)
+{
+    timers.seats[seat] = timers.seat_free;
+    timers.seat_free = seat;
+}
+
 static void
 heap_remove(struct tp_timer_node *n)
 {
-    uint32_t i = n->pos - 1;
-    struct tp_timer_node *last = timers.heap[--timers.count];
-    n->pos = 0;
-    if (last == n) {
+    uint32_t i = timers.seats[n->seat];
+    struct item last = timers.heap[--timers.count];
+    seat_leave(n->seat);
+    n->seat = 0;
+    if (last.node == n) {
         return;
     }
-    if (i > 0 && timers.heap[(i - 1) / ARITY]->key > last->key) {
-        sift_up(i, last);
+    if (i > 0 && timers.heap[(i - 1) / ARITY].key > last.key) {
+        sift_up(i, &last);
     } else {
-        sift_down(i, last);
+        sift_down(i, &last);
     }
 }
 
@@ -115,23 +147,31 @@ heap_remove(struct tp_timer_node *n)
 static int
 heap_reserve(void)
 {
-    return timers.count < timers.capacity
-               ? 0
-               : grow((void **)&timers.heap, &timers.capacity,
-                      sizeof *timers.heap);
+    int rc = 0;
+    if (timers.count == timers.capacity) {
+        rc = grow((void **)&timers.heap, &timers.capacity, sizeof *timers.heap);
+    }
+    if (rc == 0 && timers.seat_free == 0 &&
+        timers.seat_count + 1 >= timers.seat_capacity) {
+        rc = grow((void **)&timers.seats, &timers.seat_capacity,
+                  sizeof *timers.seats);
+    }
+    return rc;
 }
 
 static void
 heap_insert(struct tp_timer_node *n, uint64_t key)
 {
     n->key = key;
-    sift_up(timers.count++, n);
+    n->seat = seat_take();
+    struct item it = {key, n, n->seat};
+    sift_up(timers.count++, &it);
 }
 
 static void
 publish_earliest(void)
 {
-    uint64_t key = timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+    uint64_t key = timers.count == 0 ? TP_NEVER : timers.heap[0].key;
     /* IDLE-2 seq_cst: the deadline is stored before the timekeeper is looked
      * up (tp_timer_on_earlier). Partner: a parker names itself timekeeper,
      * then reads this. */
@@ -148,7 +188,7 @@ lock(void)
 static void
 unlock_and_tell(uint64_t before)
 {
-    uint64_t now_earliest = timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+    uint64_t now_earliest = timers.count == 0 ? TP_NEVER : timers.heap[0].key;
     bool earlier = now_earliest < before;
     if (now_earliest != before) {
         publish_earliest();
@@ -162,7 +202,7 @@ unlock_and_tell(uint64_t before)
 static uint64_t
 head_key_locked(void)
 {
-    return timers.count == 0 ? TP_NEVER : timers.heap[0]->key;
+    return timers.count == 0 ? TP_NEVER : timers.heap[0].key;
 }
 
 /* -- waits --------------------------------------------------------------- */
@@ -192,7 +232,7 @@ wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
     lock();
     uint64_t before = head_key_locked();
     int rc = 0;
-    if (t->node.pos != 0) {
+    if (t->node.seat != 0) {
         if (t->node.key > deadline_ns) {
             heap_remove(&t->node);
             heap_insert(&t->node, deadline_ns);
@@ -242,7 +282,7 @@ tp_wait_timer_fini(struct tp_wait_timer *t)
     }
     lock();
     uint64_t before = head_key_locked();
-    if (t->node.pos != 0) {
+    if (t->node.seat != 0) {
         heap_remove(&t->node);
         set_armed(t, TP_NEVER);
     }
@@ -297,7 +337,7 @@ int
 tp_event_start(struct tp_event *e, uint64_t deadline_ns, uint64_t *out_id)
 {
     e->node.kind = TP_TIMER_EVENT;
-    e->node.pos = 0;
+    e->node.seat = 0;
     lock();
     uint64_t before = head_key_locked();
     int rc = heap_reserve();
@@ -427,7 +467,7 @@ tp_timers_run(uint64_t now_ns)
         lock();
         uint64_t before = head_key_locked();
         while (n < FIRE_BATCH && head_key_locked() <= now_ns) {
-            n += came_up(timers.heap[0], now_ns, &due[n], &total);
+            n += came_up(timers.heap[0].node, now_ns, &due[n], &total);
         }
         unlock_and_tell(before);
         for (uint32_t i = 0; i < n; i++) {
@@ -453,13 +493,14 @@ void
 tp_timers_fini(void)
 {
     for (uint32_t i = 0; i < timers.count; i++) {
-        if (timers.heap[i]->kind == TP_TIMER_EVENT) {
+        if (timers.heap[i].node->kind == TP_TIMER_EVENT) {
             struct tp_event *e =
-                tp_container_of(timers.heap[i], struct tp_event, node);
+                tp_container_of(timers.heap[i].node, struct tp_event, node);
             e->drop(e);
         }
     }
     tp_free(timers.heap);
+    tp_free(timers.seats);
     tp_free(timers.ids);
     tp_timers_init();
 }
@@ -478,7 +519,7 @@ node_matters(struct tp_timer_node *n)
 static void
 prune_head(struct tp_event **dropped)
 {
-    struct tp_timer_node *n = timers.heap[0];
+    struct tp_timer_node *n = timers.heap[0].node;
     heap_remove(n);
     if (n->kind == TP_TIMER_WAIT) {
         struct tp_wait_timer *t =
@@ -503,7 +544,7 @@ tp_timers_prune(void)
     lock();
     uint64_t before = head_key_locked();
     struct tp_event *dropped = NULL;
-    while (timers.count > 0 && !node_matters(timers.heap[0])) {
+    while (timers.count > 0 && !node_matters(timers.heap[0].node)) {
         prune_head(&dropped);
     }
     bool left = timers.count > 0;
