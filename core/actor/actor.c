@@ -138,6 +138,16 @@ release_resources(struct tp_actor *a)
 }
 
 /* On the actor's own stack. The order is that of DESIGN 2.7. */
+static void
+forget_deadline(struct tp_actor *a)
+{
+    if (a->wait_timer != NULL) {
+        tp_wait_timer_fini(a->wait_timer);
+        tp_free(a->wait_timer);
+        a->wait_timer = NULL;
+    }
+}
+
 static _Noreturn void
 finish(struct tp_actor *a)
 {
@@ -156,7 +166,7 @@ finish(struct tp_actor *a)
     release_resources(a);
     tp_names_release(a);
     tp_groups_release(a);
-    tp_wait_timer_fini(&a->wait_timer);
+    forget_deadline(a);
     tp_monitors_fini(a);
     tp_call_fini(a);
     if (a->class->finish != NULL && !a->abandoned) {
@@ -307,7 +317,6 @@ actor_init(struct tp_actor *a, const struct tp_spawn_opts *opts,
     tp_list_init(&a->names);
     tp_list_init(&a->groups);
     tp_list_init(&a->resources);
-    tp_wait_timer_init(&a->wait_timer, a->slot);
     tp_fiber_init(&a->fiber, a->stack.lo, a, actor_entry, a);
 }
 
@@ -451,6 +460,27 @@ told_to_end(struct tp_actor *self)
     return doomed;
 }
 
+/*
+ * Not in the record: a timer that fires would touch the stacks of sleepers, cold
+ * pages all of them, under the timers' lock. 0 or TROUPE_ENOMEM.
+ */
+static int
+set_deadline(struct tp_actor *self, uint64_t deadline_ns)
+{
+    if (TP_UNLIKELY(self->wait_timer == NULL)) {
+        if (deadline_ns == TP_NEVER) {
+            return 0;
+        }
+        struct tp_wait_timer *t = tp_malloc(sizeof *t);
+        if (t == NULL) {
+            return TROUPE_ENOMEM;
+        }
+        tp_wait_timer_init(t, self->slot);
+        self->wait_timer = t;
+    }
+    return tp_wait_timer_set(self->wait_timer, deadline_ns);
+}
+
 int
 tp_actor_park(struct tp_actor *self, uint64_t deadline_ns)
 {
@@ -462,7 +492,7 @@ tp_actor_park(struct tp_actor *self, uint64_t deadline_ns)
     }
     note_low_water(self);
     shrink(self);
-    int rc = tp_wait_timer_set(&self->wait_timer, deadline_ns);
+    int rc = set_deadline(self, deadline_ns);
     if (rc != 0) {
         return rc;
     }

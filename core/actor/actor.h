@@ -120,10 +120,10 @@ struct tp_actor {
     troupe_pid master;     /* whose exit a server takes first; 0: nobody's */
     uint32_t urgent;       /* fetched messages of tp_mailbox_urgent */
     troupe_pid room_of;    /* whose full mailbox it waits for; 0: none */
-    struct tp_wait_timer wait_timer;
-    uint64_t call_seq;            /* last call made; call.c */
-    struct tp_msg *call_request;  /* until it is in the other's mailbox */
-    struct tp_monitor **monitors; /* own monitors, chained by ref; link.c */
+    struct tp_wait_timer *wait_timer; /* NULL: has had no deadline yet */
+    uint64_t call_seq;                /* last call made; call.c */
+    struct tp_msg *call_request;      /* until it is in the other's mailbox */
+    struct tp_monitor **monitors;     /* own monitors, chained by ref; link.c */
     uint32_t monitor_buckets;
     uint32_t monitor_count;
     struct tp_pidset group_refs;  /* own group monitors; group.c */

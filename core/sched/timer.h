@@ -34,7 +34,7 @@ enum tp_timer_kind {
 
 struct tp_timer_node {
     /* lock */
-    uint64_t key; /* deadline by which the heap is ordered */
+    uint64_t key;  /* deadline by which the heap is ordered */
     uint32_t seat; /* who it is in the heap; 0: not in there */
     uint8_t kind;
 };
