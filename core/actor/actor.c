@@ -404,7 +404,8 @@ tp_spawn(const struct tp_spawn_opts *opts, const struct tp_actor_class *class,
     actor_init(a, opts, class, arg);
     a->pid = tp_slot_pid(a->slot);
     tp_mailbox_init(a->slot, opts->mail_limit != 0);
-    a->slot->fiber = &a->fiber;
+    /* relaxed: tp_slot_born publishes it. */
+    atomic_store_explicit(&a->slot->fiber, &a->fiber, memory_order_relaxed);
     show(a->slot, a);
     rc = tie(opts, a);
     if (rc == 0) {

@@ -108,7 +108,7 @@ sections_add_locked(int n)
 static uint32_t
 set_depth(struct tp_slot *self, uint32_t depth)
 {
-    _Atomic uint32_t *at = &self->fiber->blocking;
+    _Atomic uint32_t *at = &tp_slot_fiber(self)->blocking;
     /* relaxed, both: see tp_slot_blocks. */
     uint32_t was = atomic_load_explicit(at, memory_order_relaxed);
     /* relaxed: as above. */
@@ -120,7 +120,8 @@ static uint32_t
 depth_of(const struct tp_slot *s)
 {
     /* relaxed: see tp_slot_blocks. */
-    return atomic_load_explicit(&s->fiber->blocking, memory_order_relaxed);
+    return atomic_load_explicit(&tp_slot_fiber(s)->blocking,
+                                memory_order_relaxed);
 }
 
 /* -- the queue ------------------------------------------------------------ */

@@ -61,7 +61,8 @@ static inline bool
 tp_slot_blocks(const struct tp_slot *s)
 {
     /* relaxed: written by the actor, whose state word publishes it. */
-    return atomic_load_explicit(&s->fiber->blocking, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&tp_slot_fiber(s)->blocking,
+                                memory_order_relaxed) != 0;
 }
 
 /* s, QUEUED and in no queue, is for the pool. False: it is doomed, and for a

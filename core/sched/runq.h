@@ -89,6 +89,12 @@ void tp_runq_inject(struct tp_runq *q, struct tp_runq_node *n);
  * injection list first. NULL: both were empty. */
 struct tp_runq_node *tp_runq_pop(struct tp_runq *q, unsigned worker);
 
+/* A hint, by the worker itself: the n-th that pop will return, counted from 0. A
+ * sibling may steal it, and its actor end, before the caller looks. NULL: there
+ * is none, or the backend can't tell. */
+struct tp_runq_node *tp_runq_peek(struct tp_runq *q, unsigned worker,
+                                  uint32_t n);
+
 /* Half of one sibling's queue, rounded up: the oldest is returned, the rest
  * goes to the own queue. The search starts at a sibling chosen by seed.
  * NULL: nothing found; always in the backends with one queue for all. */

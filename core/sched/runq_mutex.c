@@ -67,6 +67,15 @@ tp_runq_pop(struct tp_runq *q, unsigned worker)
 }
 
 struct tp_runq_node *
+tp_runq_peek(struct tp_runq *q, unsigned worker, uint32_t n)
+{
+    (void)q;
+    (void)worker;
+    (void)n;
+    return NULL;
+}
+
+struct tp_runq_node *
 tp_runq_steal(struct tp_runq *q, unsigned worker, uint32_t seed)
 {
     (void)q, (void)worker, (void)seed;

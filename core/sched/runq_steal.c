@@ -281,6 +281,15 @@ tp_runq_pop(struct tp_runq *q, unsigned worker)
 }
 
 struct tp_runq_node *
+tp_runq_peek(struct tp_runq *q, unsigned worker, uint32_t n)
+{
+    struct ring *r = &q->ring[worker];
+    /* relaxed: thieves move the head, the slots are the owner's own. */
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+    return n < own_tail(r) - head ? slot_get(r, head + n) : NULL;
+}
+
+struct tp_runq_node *
 tp_runq_steal(struct tp_runq *q, unsigned worker, uint32_t seed)
 {
     unsigned at = seed % q->workers;

@@ -66,8 +66,8 @@ struct tp_slot {
     /* the run queue that holds the slot; vacant: the free list */
     struct tp_runq_node qnode;
 
-    /* set at birth */
-    struct tp_fiber *fiber;
+    /* set at birth; fiber by tp_slot_fiber */
+    _Atomic(struct tp_fiber *) fiber;
     struct tp_actor *actor;
 
     /* owner only: fetched mail, in order of arrival */
@@ -82,6 +82,14 @@ struct tp_slot {
 };
 
 static_assert(sizeof(struct tp_slot) == TP_CACHELINE, "one line a slot");
+
+/* Of a slot that may end meanwhile it is an address, not to be followed. */
+static inline struct tp_fiber *
+tp_slot_fiber(const struct tp_slot *s)
+{
+    /* relaxed: set before the birth that the state word publishes. */
+    return atomic_load_explicit(&s->fiber, memory_order_relaxed);
+}
 
 static inline enum tp_state
 tp_state_of(uint64_t word)

@@ -51,8 +51,8 @@
 #define POLL_EVERY 20
 
 /* What a parked receive is deep, and the fields that a slice touches. */
-#define PREFETCH_STACK_LINES 8
-#define PREFETCH_ACTOR_LINES 4
+#define PREFETCH_ABOVE 4
+#define PREFETCH_BELOW 15
 
 struct tp_sched tp_sched;
 
@@ -120,17 +120,28 @@ tp_sched_wake_one(void)
     }
 }
 
-/* s runs soon, and its memory is often cold: a ring of 1,000 actors passes its
- * token a third faster for this. */
+/*
+ * s runs soon, and its memory is often cold: a ring of 1,000 actors passes its
+ * token a third faster for this. An actor's fiber stands right above its stack,
+ * so nothing is read here that might be gone.
+ */
 static void
 prefetch(const struct tp_slot *s)
 {
-    const char *actor = (const char *)s->actor, *sp = s->fiber->sp;
-    for (int i = 0; i < PREFETCH_ACTOR_LINES; i++) {
-        __builtin_prefetch(actor + i * TP_CACHELINE);
+    const char *fiber = (const char *)tp_slot_fiber(s);
+    for (int i = PREFETCH_ABOVE; i > -PREFETCH_BELOW; i--) {
+        __builtin_prefetch(fiber + i * TP_CACHELINE);
     }
-    for (int i = 0; i < PREFETCH_STACK_LINES; i++) {
-        __builtin_prefetch(sp + i * TP_CACHELINE);
+}
+
+/* What comes after that which was taken from the queue. */
+static void
+prefetch_queued(const struct tp_worker *w)
+{
+    struct tp_runq_node *next = tp_runq_peek(tp_sched.runq, w->index, 0);
+    if (next != NULL) {
+        prefetch(slot_of(next));
+        __builtin_prefetch(tp_runq_peek(tp_sched.runq, w->index, 1));
     }
 }
 
@@ -335,7 +346,7 @@ switch_out(struct tp_slot *self, enum tp_after after)
     struct tp_worker *w = tp_worker_self();
     tp_assert(w->current == self);
     w->after = after;
-    tp_fiber_switch(self->fiber, &w->fiber);
+    tp_fiber_switch(tp_slot_fiber(self), &w->fiber);
 }
 
 void
@@ -369,7 +380,7 @@ tp_worker_exit(struct tp_slot *self)
 {
     struct tp_worker *w = tp_worker_self();
     w->after = TP_AFTER_EXIT;
-    tp_fiber_switch_final(self->fiber, &w->fiber);
+    tp_fiber_switch_final(tp_slot_fiber(self), &w->fiber);
     abort();
 }
 
@@ -539,7 +550,7 @@ run_slice(struct tp_worker *w, struct tp_slot *s)
     w->current = s;
     count(&w->stats.switches, 1);
     w->slice_start_cycles = tp_cycles();
-    tp_fiber_switch(&w->fiber, s->fiber);
+    tp_fiber_switch(&w->fiber, tp_slot_fiber(s));
     hide(w);
     switch (w->after) {
     case TP_AFTER_PARK:
@@ -710,6 +721,7 @@ static struct tp_slot *
 take_queued(struct tp_worker *w)
 {
     struct tp_slot *s = slot_of(tp_runq_pop(tp_sched.runq, w->index));
+    prefetch_queued(w);
     if (s == NULL && tp_sched.count > 1) {
         s = wake_slot_take(w);
         if (s != NULL) {

@@ -135,6 +135,42 @@ the_owner_gets_its_pushes_in_order(void **state)
     tp_runq_free(q);
 }
 
+/* What a peek may say while n items, the next of which is id, are queued. */
+static void
+check_peek(struct tp_runq *q, unsigned worker, int id, int n)
+{
+    for (int i = 0; i <= n; i++) {
+        struct tp_runq_node *next = tp_runq_peek(q, worker, (uint32_t)i);
+        int want = i < n ? id + i : -1;
+        if (strcmp(tp_runq_backend(), "steal") == 0) {
+            assert_int_equal(id_of(next), want);
+        } else {
+            assert_null(next);
+        }
+    }
+}
+
+static void
+a_peek_tells_what_comes_next(void **state)
+{
+    struct tp_runq *q;
+    (void)state;
+    tp_runq_start = UINT32_MAX - 4;
+    q = fresh(2);
+    tp_runq_start = 0;
+    check_peek(q, 0, 0, 0);
+    for (int i = 0; i < 10; i++) {
+        tp_runq_push(q, 0, &items[i].node);
+        check_peek(q, 0, 0, i + 1);
+    }
+    check_peek(q, 1, 0, 0);
+    for (int i = 0; i < 10; i++) {
+        assert_int_equal(pop_id(q, 0), i);
+        check_peek(q, 0, i + 1, 9 - i);
+    }
+    tp_runq_free(q);
+}
+
 static void
 injected_items_come_in_order(void **state)
 {
@@ -423,6 +459,7 @@ main(void)
         cmocka_unit_test(new_refuses_odd_sizes_and_reports_no_memory),
         cmocka_unit_test(an_empty_queue_has_nothing),
         cmocka_unit_test(the_owner_gets_its_pushes_in_order),
+        cmocka_unit_test(a_peek_tells_what_comes_next),
         cmocka_unit_test(injected_items_come_in_order),
         cmocka_unit_test(a_pop_of_injected_work_takes_a_share),
         cmocka_unit_test(more_than_fits_is_kept),
