@@ -1105,7 +1105,10 @@ describe("stop", function()
         cast = {
           stop = function(_, reason, cx) cx:stop(reason) end,
           boom = function() error "boom" end,
-          hold = function() require("spec.helper").await_go() end,
+          hold = function(data)
+            require("troupe").send(data.me, "held")
+            require("spec.helper").await_go()
+          end,
           trap = function() require("troupe").trap_exit(true) end,
         },
         call = { bye = function(_, _, cx)
@@ -1140,6 +1143,7 @@ describe("stop", function()
   helper.actor("from outside goes before what is queued", function()
     local m, ref = watched(terminating())
     m:cast "hold"
+    assert.equal("held", helper.receive())
     m:cast "boom"
     local stopping = troupe.task(function() return gen_statem.stop(m, "shutdown") end)
     helper.parked(stopping.pid)
