@@ -2,7 +2,7 @@
  * timer.h - deadlines: one heap of waits and of delayed messages.
  *
  * Idea:     a 4-ary heap under one lock. Two kinds of entry:
- *           wait    embedded in an actor, at most one each. It stays in the
+ *           wait    of an actor, at most one each. It stays in the
  *                   heap when its wait is over, and a later wait with a later
  *                   deadline finds it there and need not lock: the entry, when
  *                   it comes up, looks at the deadline that is wanted now and
