@@ -159,8 +159,9 @@ describe("a name", function()
     pid = named "x"
     troupe.link "x"
     troupe.unlink "x"
+    ref = troupe.monitor "x"
     troupe.exit("x", "why")
-    assert.equal("why", select(2, troupe.join(pid)))
+    assert.equal("why", helper.down(ref))
     pid = named "x"
     troupe.send("x", "end")
     troupe.join(pid)
