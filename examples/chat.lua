@@ -93,12 +93,12 @@ end
 -- ---------------------------------------------------------------- three people
 
 local function enter(name)
-  local conn
-  repeat -- until the acceptors are there
+  local conn, greeting
+  repeat -- until there is an acceptor, which is not killed before it accepts
     conn = net.connect { port = port, timeout = 10 }
-  until conn
+    greeting = conn and conn:read("line", 10)
+  until greeting == "Your name?"
   conn:set_timeout(10)
-  assert(conn:read "line" == "Your name?")
   assert(conn:write(name, "\n"))
   return conn
 end
