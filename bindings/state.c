@@ -575,7 +575,10 @@ static int
 jit_start(lua_State *L)
 {
     tp_open_lazy(L, "jit");
-    tp_mcode_watch(L);
+    const struct tp_lua *t = lua_touserdata(L, 1);
+    if (t->memory_limit == 0) { /* LuaJIT's events survive no want of memory */
+        tp_mcode_watch(L);
+    }
     luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
     return 0;
 }
@@ -591,7 +594,7 @@ tp_jit_enable(lua_State *L, struct tp_lua *t)
         return;
     }
     t->jit_on = true;
-    if (lua_cpcall(L, jit_start, NULL) != 0) {
+    if (lua_cpcall(L, jit_start, t) != 0) {
         lua_pop(L, 1);
         t->jit_on = false;
         /* relaxed: see jit_states. */
