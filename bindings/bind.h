@@ -165,7 +165,7 @@ void tp_vm_free_code(struct tp_lua *t);
 /* -- mcode.c ------------------------------------------------------------- */
 
 /* L is about to compile, its library jit is open: look through all that it
- * compiles. May raise. */
+ * compiles. */
 void tp_mcode_watch(lua_State *L);
 
 /* Mends the n bytes at `at`, of which code is a copy. How many calls. */

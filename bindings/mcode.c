@@ -18,7 +18,8 @@
  * Memory:   one page for swapped, for the life of the process.
  * Parks:    never.
  * Fails:    without a page near LuaJIT, or without /proc, the trace stays as it
- *           is.
+ *           is. A state with a memory limit is not watched (state.c), nor one
+ *           that has callbacks of its own.
  * Rejected: pairs that cannot be compiled: five times slower. mprotect in place
  *           of /proc/self/mem: LuaJIT keeps track of its pages' protection.
  * Tests:    spec/unit/mcode_test.c
@@ -187,8 +188,21 @@ push_tracemc(lua_State *L)
     lua_pop(L, 1);
 }
 
-void
-tp_mcode_watch(lua_State *L)
+/* LuaJIT has one callback for each kind of event: what is there was put there by
+ * the script, or by luajit -jv. */
+static bool
+has_callbacks(lua_State *L)
+{
+    int top = lua_gettop(L);
+    lua_getfield(L, LUA_REGISTRYINDEX, "_VMEVENTS");
+    lua_pushnil(L);
+    bool any = lua_istable(L, top + 1) && lua_next(L, top + 1) != 0;
+    lua_settop(L, top);
+    return any;
+}
+
+static int
+watch(lua_State *L)
 {
     lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
     lua_getfield(L, -1, "jit");
@@ -197,7 +211,16 @@ tp_mcode_watch(lua_State *L)
     lua_pushcclosure(L, on_trace, 1);
     lua_pushliteral(L, "trace");
     lua_call(L, 2, 0);
-    lua_pop(L, 2);
+    return 0;
+}
+
+/* A host's state may have no jit, or a part of it only: then it is left alone. */
+void
+tp_mcode_watch(lua_State *L)
+{
+    if (!has_callbacks(L) && lua_cpcall(L, watch, NULL) != 0) {
+        lua_pop(L, 1);
+    }
 }
 #else
 void

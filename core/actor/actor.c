@@ -137,7 +137,6 @@ release_resources(struct tp_actor *a)
     }
 }
 
-/* On the actor's own stack. The order is that of DESIGN 2.7. */
 static void
 forget_deadline(struct tp_actor *a)
 {
@@ -148,6 +147,7 @@ forget_deadline(struct tp_actor *a)
     }
 }
 
+/* On the actor's own stack. The order is that of DESIGN 2.7. */
 static _Noreturn void
 finish(struct tp_actor *a)
 {
