@@ -162,19 +162,6 @@ bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);
 
-/* -- mcode.c ------------------------------------------------------------- */
-
-/* L is about to compile, its library jit is open: look through all that it
- * compiles. */
-void tp_mcode_watch(lua_State *L);
-
-/* Mends the n bytes at `at`, of which code is a copy. How many calls. */
-unsigned tp_mcode_mend(const unsigned char *code, size_t n, uintptr_t at);
-/* Where the call at `at`, of which code is a copy, goes; and is that LuaJIT's
- * next? */
-uintptr_t tp_mcode_target(const unsigned char *code, uintptr_t at);
-bool tp_mcode_is_next(uintptr_t target);
-
 /* Switches compilation on, if the budget allows. May raise. */
 void tp_jit_enable(lua_State *L, struct tp_lua *t);
 

@@ -562,7 +562,6 @@ int
 luaopen_troupe_core(lua_State *L)
 {
     tp_bindings_init();
-    tp_mcode_watch(L); /* the host's state compiles already */
     tp_open_pids(L);
     return tp_open_troupe(L);
 }

@@ -575,10 +575,6 @@ static int
 jit_start(lua_State *L)
 {
     tp_open_lazy(L, "jit");
-    const struct tp_lua *t = lua_touserdata(L, 1);
-    if (t->memory_limit == 0) { /* LuaJIT's events survive no want of memory */
-        tp_mcode_watch(L);
-    }
     luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
     return 0;
 }
@@ -594,9 +590,12 @@ tp_jit_enable(lua_State *L, struct tp_lua *t)
         return;
     }
     t->jit_on = true;
-    if (lua_cpcall(L, jit_start, t) != 0) {
+    if (lua_cpcall(L, jit_start, NULL) != 0) {
         lua_pop(L, 1);
         t->jit_on = false;
+        /* The library, once open, compiles; but what is not jit_on is dropped
+         * at its end, and its code would stay known to the unwinder. */
+        luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
         /* relaxed: see jit_states. */
         atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
     }

@@ -136,16 +136,4 @@ describe("a pid", function()
     ]])
     assert.same({ "ran\n", "" }, { r.out, r.err })
   end)
-
-  helper.it("leaves the callbacks for traces that a state has", function()
-    local r = helper.shell("luajit -e " .. helper.quote [[
-      local traces = 0
-      jit.attach(function(what) traces = traces + (what == "stop" and 1 or 0) end, "trace")
-      require "troupe"
-      local x = 0
-      for i = 1, 1000 do x = x + i end
-      print(traces > 0)
-    ]])
-    assert.same({ "true\n", "" }, { r.out, r.err })
-  end)
 end)
