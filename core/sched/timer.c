@@ -228,7 +228,6 @@ set_armed(struct tp_wait_timer *t, uint64_t key)
 static int
 wait_timer_insert(struct tp_wait_timer *t, uint64_t deadline_ns)
 {
-    t->used = true;
     lock();
     uint64_t before = head_key_locked();
     int rc = 0;
@@ -275,11 +274,8 @@ tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
 void
 tp_wait_timer_fini(struct tp_wait_timer *t)
 {
-    /* Not by a look at armed: it is TP_NEVER for a moment while the entry goes
-     * back into the heap (wait_came_up). */
-    if (!t->used) {
-        return;
-    }
+    /* Not without the lock, by a look at armed: it is TP_NEVER for a moment
+     * while the entry goes back into the heap (wait_came_up). */
     lock();
     uint64_t before = head_key_locked();
     if (t->node.seat != 0) {

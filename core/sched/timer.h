@@ -46,8 +46,6 @@ struct tp_wait_timer {
     _Atomic uint64_t armed;
     /* owner writes, lock reads: what the current wait wants, or TP_NEVER */
     _Atomic uint64_t wait_deadline;
-    /* owner only: it has been in the heap */
-    bool used;
     /* set at birth */
     struct tp_slot *slot;
 };
