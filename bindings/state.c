@@ -574,6 +574,9 @@ open_all(lua_State *L)
 static int
 jit_start(lua_State *L)
 {
+    bool *may_switch = lua_touserdata(L, 1);
+    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+    *may_switch = true;
     tp_open_lazy(L, "jit");
     luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
     return 0;
@@ -590,12 +593,15 @@ tp_jit_enable(lua_State *L, struct tp_lua *t)
         return;
     }
     t->jit_on = true;
-    if (lua_cpcall(L, jit_start, NULL) != 0) {
+    bool may_switch = false;
+    if (lua_cpcall(L, jit_start, &may_switch) != 0) {
         lua_pop(L, 1);
         t->jit_on = false;
         /* The library, once open, compiles; but what is not jit_on is dropped
          * at its end, and its code would stay known to the unwinder. */
-        luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+        if (may_switch) {
+            luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
+        }
         /* relaxed: see jit_states. */
         atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
     }
