@@ -98,10 +98,6 @@ int tp_error_handler(lua_State *L);
 /* The reason for a pcall that returned status, its error on top. */
 struct tp_reason *tp_reason_of_error(lua_State *L, int status);
 
-/* Switches compilation on once the actor has used enough CPU; called when it
- * is about to wait. */
-void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
-
 /* For all that takes mail, or what is in a channel: raises where a
  * receive_match or recv_match looks at one of them. */
 void tp_refuse_in_scan(lua_State *L, struct tp_lua *t);
@@ -162,8 +158,25 @@ bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);
 
+/* -- jit.c --------------------------------------------------------------- */
+
 /* Switches compilation on, if the budget allows. May raise. */
 void tp_jit_enable(lua_State *L, struct tp_lua *t);
+
+/* Switches compilation on once the actor has used enough CPU; called when it
+ * is about to wait. */
+void tp_lua_tier_up(lua_State *L, struct tp_actor *a);
+
+/* Gives back its place in the budget. */
+void tp_jit_release(struct tp_lua *t);
+
+/* Keeps LuaJIT from compiling what it compiles wrongly in this state, whose
+ * library jit is at this index. Raises for want of memory. */
+void tp_jit_guard(lua_State *L, int jit);
+
+/* The same for a state that is not an actor's. One without jit, or with
+ * callbacks of its own, is left alone. */
+void tp_jit_guard_host(lua_State *L);
 
 /* -- hook.c -------------------------------------------------------------- */
 

@@ -676,7 +676,7 @@ static void
 after_jit(lua_State *L, int lib)
 {
     struct tp_actor *a = tp_actor_self();
-    (void)lib;
+    tp_jit_guard(L, lib);
     if (a != NULL && a->class == &tp_lua_class && !tp_lua_of(a)->jit_on) {
         luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
     }

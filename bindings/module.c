@@ -562,6 +562,7 @@ int
 luaopen_troupe_core(lua_State *L)
 {
     tp_bindings_init();
+    tp_jit_guard_host(L); /* it compiles already */
     tp_open_pids(L);
     return tp_open_troupe(L);
 }

@@ -18,18 +18,9 @@
 #include "handle.h"
 #include "run/runtime.h"
 
-#include <luajit.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-
-/* Used CPU after which an actor compiles: some milliseconds. */
-#define TIER_UP_CYCLES 6000000ull
-/* States that may hold machine code at once; see docs/design/jit.md. */
-#define JIT_BUDGET 8192
-
-/* relaxed: a budget, not a lock. */
-static _Atomic int jit_states;
 
 /* LuaJIT does not collect when an allocation fails, and lets the heap double
  * before it does. A state with a limit collects more eagerly, in percent. */
@@ -569,58 +560,6 @@ open_all(lua_State *L)
 
 /* -- class --------------------------------------------------------------- */
 
-/* May raise: for want of memory, and within a __gc metamethod, where LuaJIT
- * lets nobody switch. Both are no concern of the one who happens to call. */
-static int
-jit_start(lua_State *L)
-{
-    bool *may_switch = lua_touserdata(L, 1);
-    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
-    *may_switch = true;
-    tp_open_lazy(L, "jit");
-    luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_ON);
-    return 0;
-}
-
-void
-tp_jit_enable(lua_State *L, struct tp_lua *t)
-{
-    /* relaxed: see jit_states. */
-    if (atomic_fetch_add_explicit(&jit_states, 1, memory_order_relaxed) >=
-        JIT_BUDGET) {
-        /* relaxed: see jit_states. */
-        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
-        return;
-    }
-    t->jit_on = true;
-    bool may_switch = false;
-    if (lua_cpcall(L, jit_start, &may_switch) != 0) {
-        lua_pop(L, 1);
-        t->jit_on = false;
-        /* The library, once open, compiles; but what is not jit_on is dropped
-         * at its end, and its code would stay known to the unwinder. */
-        if (may_switch) {
-            luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
-        }
-        /* relaxed: see jit_states. */
-        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
-    }
-}
-
-void
-tp_lua_tier_up(lua_State *L, struct tp_actor *a)
-{
-    struct tp_lua *t = tp_lua_of(a);
-    if (t->jit_on || t->jit_mode != TP_JIT_AUTO || t->borrowed) {
-        return;
-    }
-    t->hot_cycles += tp_cycles() - tp_worker_self()->slice_start_cycles;
-    if (t->hot_cycles > TIER_UP_CYCLES) {
-        tp_jit_enable(L, t);
-        t->hot_cycles = 0;
-    }
-}
-
 /* Writes " (name, name)" for an actor that has names, else nothing. */
 static void
 names_text(struct tp_actor *a, char *to, size_t size)
@@ -921,10 +860,7 @@ tp_lua_free(struct tp_lua *t)
     if (t->L != NULL && !t->borrowed) {
         tp_vm_free_code(t); /* a state that was given up, not closed */
     }
-    if (t->jit_on) {
-        /* relaxed: see jit_states. */
-        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
-    }
+    tp_jit_release(t);
     if (t->env != NULL) {
         tp_env_unref(t->env);
     }

@@ -36,8 +36,8 @@ local helper = {
   preemption = os.getenv "TROUPE_SPEC_PREEMPTION" or "signal", -- of helper.actor
 }
 
--- The state that busted runs in is LuaJIT's own, which crashes now and then in a
--- compiled loop over pairs (docs/design/jit.md). The actors' states compile.
+-- Busted compiles before troupe is loaded, and Debian's LuaJIT crashes now and then
+-- in a compiled loop over pairs (docs/design/jit.md). The actors' states compile.
 if not pcall(troupe.self) then
   require("jit").off()
 end

@@ -229,14 +229,6 @@ describe("troupe.spawn_opt", function()
     assert.matches("argument #2 to 'spawn_opt'", helper.misuse("spawn_opt", {}, 5), 1, true)
   end)
 
-  helper.actor("jit = true compiles and jit = false does not", function()
-    local me = troupe.self()
-    for _, on in ipairs { true, false } do
-      troupe.spawn_opt({ jit = on }, function() troupe.send(me, (jit.status())) end)
-      assert.equal(on, (helper.receive()))
-    end
-  end)
-
   helper.actor("gives a larger stack for deep recursion in C", function()
     local function deep(n)
       local s = ("x"):gsub("x", function() return n > 0 and deep(n - 1) or "bottom" end)
