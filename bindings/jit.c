@@ -68,7 +68,10 @@ learn_flaw(void)
 }
 
 /* Upvalues of on_record. */
-enum { FUNCBC = 1, FUNCINFO };
+enum {
+    FUNCBC = 1,
+    FUNCINFO
+};
 
 /* Of the function at index 2 at the place at index 3. */
 static bool
