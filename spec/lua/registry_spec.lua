@@ -156,7 +156,7 @@ describe("a name", function()
     assert.is_true(troupe.kill "x")
     local down = helper.receive()
     assert.same({ "down", ref, pid, "killed" }, { down.type, down.ref, down.pid, down.reason })
-    pid = named "x"
+    named "x"
     troupe.link "x"
     troupe.unlink "x"
     ref = troupe.monitor "x"
