@@ -347,6 +347,7 @@ int tp_l_channel(lua_State *L);
 int tp_l_counter(lua_State *L);
 int tp_l_demonitor(lua_State *L);
 int tp_l_exit(lua_State *L);
+int tp_l_before_exit(lua_State *L);
 int tp_l_fail(lua_State *L);
 int tp_l_exit_pid(lua_State *L);
 int tp_l_info(lua_State *L);

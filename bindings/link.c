@@ -7,6 +7,9 @@
 #include "actor/link.h"
 #include "bind.h"
 
+/* In the registry. */
+#define BEFORE_EXIT "troupe.before_exit"
+
 /* The caller may have ended itself by what it did: then it stops here. */
 static int
 survive(lua_State *L, struct tp_actor *a, int results)
@@ -115,16 +118,43 @@ tp_l_await_down(lua_State *L)
     return 1;
 }
 
+/* _before_exit(fn | nil): what exit() does first, once: fn(reason), which may
+ * end the actor in its own way. Not for what others do to it. */
+int
+tp_l_before_exit(lua_State *L)
+{
+    tp_check_actor(L);
+    lua_settop(L, 1);
+    lua_setfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
+    return 0;
+}
+
+/* The end that the caller wants for itself, for the reason at index 1. */
+static int
+leave(lua_State *L, struct tp_actor *a)
+{
+    lua_settop(L, 1);
+    if (lua_isnil(L, 1)) {
+        lua_pushliteral(L, "normal");
+        lua_replace(L, 1);
+    }
+    lua_getfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
+    if (!lua_isnil(L, 2) && !a->finishing) {
+        lua_pushnil(L);
+        lua_setfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
+        lua_pushvalue(L, 1);
+        lua_call(L, 1, 0);
+    }
+    return tp_leave(L, a, tp_to_reason(L, 1));
+}
+
 /* exit(pid, reason); exit(reason) and exit() are for the caller itself. */
 int
 tp_l_exit(lua_State *L)
 {
     struct tp_actor *a = tp_check_actor(L);
     if (lua_gettop(L) < 2) {
-        return tp_leave(L, a,
-                        lua_isnoneornil(L, 1)
-                            ? tp_reason_const(TP_REASON_NORMAL)
-                            : tp_to_reason(L, 1));
+        return leave(L, a);
     }
     troupe_pid pid = tp_check_pid(L, 1);
     if (lua_isnil(L, 2)) {

@@ -161,6 +161,7 @@ static const struct lazy_entry troupe_entries[] = {
     {"_fail", tp_l_fail, false},
     {"_next", tp_l_next, false},
     {"_serve", tp_l_serve, false},
+    {"_before_exit", tp_l_before_exit, false},
     {"_reserve", tp_l_reserve, false},
     {"_send_system", tp_l_send_system, false},
     {"log", get_log, true},

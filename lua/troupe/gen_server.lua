@@ -399,6 +399,7 @@ end
 
 -- Runs terminate and ends the actor. failed: reason is of an error, to be logged.
 local function finish(reason, failed, control)
+  troupe._before_exit(nil)
   local ok, err = xpcall(function() state:terminate(reason) end, on_error)
   if control and control.replies then
     pcall(reply, control.from, control.reply)
@@ -679,6 +680,7 @@ end
 -- Ends the actor before it has started. Who started it is told by the end, when
 -- the name is free again, and not by the link.
 local function give_up(reason, failed)
+  troupe._before_exit(nil)
   if parent then
     troupe.unlink(parent)
   end
@@ -692,12 +694,14 @@ end
 function M._main(master, what, args, alone)
   parent = master
   troupe._serve(parent)
+  troupe._before_exit(give_up)
   local ok, started, value = xpcall(function() return start_up(what, args, alone) end, on_error)
   if not ok then
     give_up(failure(started), true)
   elseif not started then
     give_up(value)
   end
+  troupe._before_exit(finish)
   local fine, err = xpcall(function()
     follow("init", value)
     serve()

@@ -575,6 +575,7 @@ end
 
 -- An error in terminate takes the place of the reason.
 local function finish(cx, reason, failed)
+  troupe._before_exit(nil)
   if cx._terminate then
     cx._entering, cx.kind, cx.event = false, "terminate", nil
     local ok, err = guarded(cx, cx._terminate, cx.data, reason, cx)
@@ -651,17 +652,25 @@ local function acknowledge(parent)
   end
 end
 
+-- Ends the actor before it has started.
+local function give_up(cx, reason, failed)
+  troupe._before_exit(nil)
+  if cx._parent then
+    troupe.unlink(cx._parent) -- it hears of it as the result of start
+  end
+  leave(cx, reason, failed)
+end
+
 return function(source, parent, linked, ...)
   local cx = new_cx(linked and parent or nil)
   troupe._serve(cx._parent)
+  troupe._before_exit(function(reason) give_up(cx, reason) end)
   local ok, started, refused = guarded(cx, init, cx, source, ...)
   if not ok or not started then
-    if linked then
-      troupe.unlink(parent) -- it hears of it as the result of start
-    end
-    leave(cx, ok and refused or started, not ok)
+    give_up(cx, ok and refused or started, not ok)
   end
   acknowledge(parent)
+  troupe._before_exit(function(reason) finish(cx, reason) end)
   local ran, reason = guarded(cx, loop, cx)
   finish(cx, reason, not ran)
 end

@@ -794,6 +794,62 @@ describe("troupe.gen_server", function()
     gen_server.stop(server)
   end)
 
+  helper.actor("exit in a callback: terminate runs first, wherever it was called", function()
+    local ways = {
+      function() troupe.exit { why = "own" } end,
+      function() pcall(troupe.exit, { why = "own" }) end,
+      function() coroutine.wrap(function() troupe.exit { why = "own" } end)() end,
+    }
+    for _, way in ipairs(ways) do
+      local server = start()
+      local ref = troupe.monitor(server)
+      do_in(server, way)
+      assert.same({ why = "own" }, told "terminate")
+      assert.same({ why = "own" }, helper.down(ref))
+    end
+    local server = start()
+    local ref = troupe.monitor(server)
+    do_in(server, function() troupe.exit() end)
+    assert.equal("normal", told "terminate")
+    assert.equal("normal", helper.down(ref))
+    helper.silence() -- it ran once each
+  end)
+
+  helper.actor("exit in terminate has the last word; a signal of its own runs none", function()
+    local server = assert(gen_server.start({
+      handle_cast = function() return gen_server.stop_with "first" end,
+      terminate = function() troupe.exit "second" end,
+    }))
+    local ref = troupe.monitor(server)
+    server:cast "end"
+    assert.equal("second", helper.down(ref))
+    server = start()
+    ref = troupe.monitor(server)
+    do_in(server, function() troupe.exit(troupe.self(), "signal") end)
+    assert.equal("signal", helper.down(ref))
+    helper.silence()
+  end)
+
+  helper.actor("exit with what cannot be sent: terminate gets it, others its text", function()
+    local me = troupe.self()
+    local server = assert(gen_server.start({
+      handle_cast = function() troupe.exit(coroutine.create(print)) end,
+      terminate = function(_, reason) troupe.send(me, type(reason)) end,
+    }))
+    local ref = troupe.monitor(server)
+    server:cast "end"
+    assert.equal("thread", (helper.receive()))
+    assert.matches("^thread: ", helper.down(ref))
+  end)
+
+  helper.actor("exit in init: start returns the reason, and no link tells of it", function()
+    troupe.trap_exit(true)
+    local B = { init = function() troupe.exit "not today" end }
+    assert.same({ nil, "not today" }, { gen_server.start_link(B) })
+    assert.same({ nil, "not today" }, { gen_server.start(B) })
+    helper.silence()
+  end)
+
   helper.actor("an error in terminate is the reason; the reply still goes out", function()
     local server = start()
     local ref = troupe.monitor(server)

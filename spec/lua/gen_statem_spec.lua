@@ -1105,6 +1105,7 @@ describe("stop", function()
         cast = {
           stop = function(_, reason, cx) cx:stop(reason) end,
           boom = function() error "boom" end,
+          leave = function(_, reason) require("troupe").exit(reason) end,
           hold = function(data)
             require("troupe").send(data.me, "held")
             require("spec.helper").await_go()
@@ -1185,6 +1186,23 @@ describe("stop", function()
     local message = helper.receive()
     assert.matches("boom", message[2].message, 1, true)
     assert.matches("boom", helper.down(ref).message, 1, true)
+  end)
+
+  helper.actor("by troupe.exit in a row runs terminate, too", function()
+    local m, ref = watched(terminating())
+    m:cast("leave", "own reason")
+    assert.same({ "a", "own reason" }, (helper.receive()))
+    check_ended(ref, "own reason")
+  end)
+
+  helper.actor("by troupe.exit in data is a start that failed", function()
+    troupe.trap_exit(true)
+    local M = gen_statem.machine {
+      initial = "a", on = { a = {} }, data = function() require("troupe").exit "not today" end,
+    }
+    assert.same({ nil, "not today" }, { M:start_link() })
+    assert.same({ nil, "not today" }, { M:start() })
+    helper.silence()
   end)
 
   helper.actor("by an error in terminate has that one for a reason", function()
