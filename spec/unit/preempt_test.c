@@ -269,6 +269,7 @@ end_slow(struct tp_actor *self, void *arg)
     YIELD_UNTIL(self, get(&s->ended) == 1);
     CHECK_EQ(get(&gone), 0);
     set(&loop.stop, 1);
+    tp_check(join_kind(self, other) != TP_REASON_KILLED); /* loop is ours */
 }
 
 TEST(preempt, finalizers_that_are_slow_come_to_their_end)
