@@ -16,26 +16,8 @@ end
 describe("with a slice of 0.1 ms", function()
   for _, schedulers in ipairs { 2, 4 } do
     helper.it(("every result is right (schedulers: %d)"):format(schedulers), function()
-      local actors, rounds = LONG and 200 or 40, 10
-      local want = {}
-      for seed = 0, 9 do
-        want[seed] = mixed.expected(rounds, seed)
-      end
       run(schedulers, function()
-        local stop = troupe.now() + (LONG or 0)
-        repeat
-          for i = 1, actors do
-            troupe.spawn_opt({ jit = ({ true, false, "auto" })[i % 3 + 1] }, mixed.body,
-              troupe.self(), mixed.work, rounds, i % 10)
-          end
-          local got = 0
-          while got < actors do
-            local m = troupe.receive(helper.DEADLINE)
-            assert(m, "an actor was lost")
-            assert(m.total == want[m.seed], "a result is wrong")
-            got = got + 1
-          end
-        until troupe.now() >= stop
+        mixed.laps(LONG and 200 or 40, 10, LONG or 0, helper.DEADLINE)
       end)
     end, { limit = (LONG or 0) + 600 })
 

@@ -78,32 +78,74 @@ local function rss()
   return kib
 end
 
+local JIT = { true, false, "auto" }
+
+-- What each of ten seeds must give.
+local function all_expected(rounds)
+  local want = {}
+  for seed = 0, 9 do
+    want[seed] = M.expected(rounds, seed)
+  end
+  return want
+end
+
+-- Each of count actors is heard of once, and says what it must.
+local function lap(count, rounds, want, patience)
+  for i = 1, count do
+    troupe.spawn_opt({ jit = JIT[i % 3 + 1] }, M.body, troupe.self(), M.work, rounds, i % 10)
+  end
+  for _ = 1, count do
+    local m = troupe.receive(patience)
+    assert(m, "an actor was lost")
+    assert(m.total == want[m.seed], "a result is wrong")
+  end
+  assert(not troupe.receive(0), "an actor was heard of twice")
+end
+
+--- Laps of count actors that work at once, for so many seconds, at least one.
+---@param told? fun(laps: number, kib: number) is called after each, with what is resident
+function M.laps(count, rounds, seconds, patience, told)
+  local want = all_expected(rounds)
+  local stop, laps = troupe.now() + seconds, 0
+  repeat
+    lap(count, rounds, want, patience)
+    laps = laps + 1
+    if told then told(laps, rss()) end
+  until troupe.now() >= stop
+  return laps
+end
+
+-- Kills one of these after a moment.
+local function kill_one(live)
+  local one = table.remove(live, math.random(#live))
+  troupe.sleep(math.random() * 0.002)
+  troupe.kill(one[1])
+  assert(troupe.await_down(one[2]) == "killed")
+end
+
 -- Kills count actors at random moments of their work, twenty live at once.
-local function storm(count)
+local function storm(count, told)
   local live = {}
-  for i = 1, count + 20 do
-    if i <= count then
-      local pid, ref = troupe.spawn_opt({ monitor = true,
-        jit = ({ true, false, "auto" })[i % 3 + 1] },
-        M.body, troupe.self(), M.work, 1e9, i)
-      live[#live + 1] = { pid, ref }
-    end
-    if #live > 20 or i > count then
-      local one = table.remove(live, math.random(#live))
-      troupe.sleep(math.random() * 0.002)
-      troupe.kill(one[1])
-      assert(troupe.await_down(one[2]) == "killed")
-    end
+  for i = 1, count do
+    local pid, ref = troupe.spawn_opt({ monitor = true, jit = JIT[i % 3 + 1] },
+      M.body, troupe.self(), M.work, 1e9, i)
+    live[#live + 1] = { pid, ref }
+    if #live > 20 then kill_one(live) end
+    if told then told(i, rss()) end
+  end
+  while #live > 0 do
+    kill_one(live)
   end
 end
 
 --- Kills so many and returns by how many KiB the process has grown.
-function M.kill(count, seed)
+---@param told? fun(killed: number, kib: number) is called at each, with what is resident
+function M.kill(count, seed, told)
   math.randomseed(seed)
   storm(100)
   collectgarbage()
   local before = rss()
-  storm(count)
+  storm(count, told)
   collectgarbage()
   return rss() - before
 end
