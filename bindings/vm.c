@@ -9,7 +9,7 @@
  *           address there, and one unwind entry covers that address. A trace:
  *           memory of no loaded object, with this state's dispatch pointer in
  *           r14.
- *           C code met by a signal yields by a hook at its return.
+ *           C code met by a signal yields, or compiles, by a hook at its return.
  *           Where all that cannot be found out, a count hook yields instead
  *           (hook.c).
  * Threads:  may_stop, may_abandon: signal context. init: any, once.
@@ -263,6 +263,12 @@ tp_vm_settle(struct tp_lua *t)
     }
 }
 
+static bool
+shall_compile(const struct tp_lua *t)
+{
+    return !t->jit_on && t->jit_mode == TP_JIT_AUTO && !t->borrowed;
+}
+
 /* A long run of an actor that does not compile yet: at its next instruction
  * it will. A hook can be set at any moment; LuaJIT's own command does that in
  * a signal handler, too. */
@@ -272,7 +278,7 @@ tier_hook(lua_State *L, lua_Debug *ar)
     struct tp_actor *a = tp_actor_self();
     (void)ar;
     lua_sethook(L, NULL, 0, 0);
-    if (a != NULL && a->class == &tp_lua_class) {
+    if (a != NULL && a->class == &tp_lua_class && shall_compile(tp_lua_of(a))) {
         tp_jit_enable(L, tp_lua_of(a));
     }
 }
@@ -280,8 +286,7 @@ tier_hook(lua_State *L, lua_Debug *ar)
 static void
 want_jit(struct tp_lua *t)
 {
-    if (!t->jit_on && t->jit_mode == TP_JIT_AUTO && !t->borrowed &&
-        t->L != NULL && lua_gethook(t->L) == NULL) {
+    if (shall_compile(t) && t->L != NULL && lua_gethook(t->L) == NULL) {
         lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, 1);
     }
 }
@@ -290,8 +295,7 @@ void
 tp_vm_count_hot(struct tp_lua *t, bool on)
 {
     lua_Hook now = lua_gethook(t->L);
-    if (on && now == NULL && !t->jit_on && t->jit_mode == TP_JIT_AUTO &&
-        !t->borrowed) {
+    if (on && now == NULL && shall_compile(t)) {
         lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, HOT_COUNT);
     } else if (!on && now == tier_hook) {
         lua_sethook(t->L, NULL, 0, 0);
@@ -300,18 +304,17 @@ tp_vm_count_hot(struct tp_lua *t, bool on)
 
 /* At the next instruction after a C function that a signal has met. */
 static void
-yield_hook(lua_State *L, lua_Debug *ar)
+late_hook(lua_State *L, lua_Debug *ar)
 {
-    (void)ar;
-    lua_sethook(L, NULL, 0, 0);
+    tier_hook(L, ar);
     tp_slice_hook();
 }
 
 /*
- * The actor shall yield, but is in C code. With a hook it does so once it is
- * back in the interpreter, unless it has a hook of its own or is in a trace,
- * which looks at none: then another signal has to meet it. It is set again
- * each time, since it may have met LuaJIT while that changed its dispatch
+ * The actor shall yield, or compile, but is in C code. With a hook it does so
+ * once it is back in the interpreter, unless it has a hook of its own or is in
+ * a trace, which looks at none: then another signal has to meet it. It is set
+ * again each time, since it may have met LuaJIT while that changed its dispatch
  * table. Not while the state is being closed.
  */
 static void
@@ -319,13 +322,13 @@ want_hook(struct tp_actor *a, struct tp_lua *t)
 {
     struct tp_worker *w = tp_worker_self();
     /* relaxed: written by the monitor, which asks again. */
-    if (a->finishing || t->L == NULL ||
-        !atomic_load_explicit(&w->yield_wanted, memory_order_relaxed)) {
+    bool yields = atomic_load_explicit(&w->yield_wanted, memory_order_relaxed);
+    if (a->finishing || t->L == NULL || !(yields || shall_compile(t))) {
         return;
     }
     lua_Hook now = lua_gethook(t->L);
-    if (now == NULL || now == yield_hook) {
-        lua_sethook(t->L, yield_hook, LUA_MASKCOUNT, 1);
+    if (now == NULL || now == tier_hook || now == late_hook) {
+        lua_sethook(t->L, late_hook, LUA_MASKCOUNT, 1);
     }
 }
 

@@ -290,6 +290,27 @@ describe("an endless loop", function()
   end)
 end)
 
+if not HOOK then
+  describe("a long slice", function()
+    -- A signal ends the call, which is how it is known to have come.
+    helper.actor("that is only met in C code makes the actor compile", function()
+      local me = troupe.self()
+      troupe.spawn(function()
+        local f = require "ffi"
+        f.cdef "int usleep(unsigned useconds);"
+        local met = 0
+        repeat
+          if f.C.usleep(500000) ~= 0 then
+            met = met + 1
+          end
+        until met == 3
+        troupe.send(me, { jit = troupe.info(troupe.self()).jit })
+      end)
+      assert.same({ jit = true }, (helper.receive()))
+    end)
+  end)
+end
+
 describe("a preempted actor", function()
   local function beside_loops(fn)
     local loops = {}
