@@ -702,6 +702,7 @@ resize(struct tp_arena *a, void *p, size_t osize, size_t nsize)
             a->refused = true;
             return NULL;
         }
+        tp_stack_note(); /* who goes deep makes his Lua stack grow, too */
     } else {
         note_peak(a);
     }

@@ -31,8 +31,19 @@ tp_stack_has_room(void)
 }
 
 void
+tp_stack_note(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    char *sp = __builtin_frame_address(0);
+    if (a != NULL && sp < a->low_water && sp >= a->stack.lo) {
+        a->low_water = sp;
+    }
+}
+
+void
 tp_stack_check(void)
 {
+    tp_stack_note();
     if (TP_LIKELY(tp_stack_has_room())) {
         return;
     }

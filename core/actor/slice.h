@@ -25,6 +25,12 @@ void tp_slice_hook(void);
 bool tp_stack_has_room(void);
 
 /*
+ * The running actor is as deep as here: its stack's low-water mark, otherwise
+ * the deepest place of a switch. For what deep code calls now and then.
+ */
+void tp_stack_note(void);
+
+/*
  * Before a lock is taken or libc is called from code that may be given up:
  * where there is no room for that, the running actor ends here as if its stack
  * had run over, and the call does not return. Hold no lock.

@@ -656,13 +656,11 @@ tp_stack_lend(struct tp_stack *s, const void *addr)
 bool
 tp_stack_shrink(struct tp_stack *s, void *low_water, void *sp)
 {
-    char *from = page_down(low_water);
     char *to = page_down((char *)sp - pool.page);
-    if (from < s->lo) {
-        from = s->lo;
-    }
-    if (to < from || (size_t)(to - from) < TP_STACK_SHRINK_MIN) {
+    char *deep = page_down(low_water);
+    deep = deep < s->lo ? s->lo : deep;
+    if (to < deep || (size_t)(to - deep) < TP_STACK_SHRINK_MIN) {
         return false;
     }
-    return tp_madvise(from, (size_t)(to - from), MADV_FREE) == 0;
+    return tp_madvise(s->lo, (size_t)(to - s->lo), MADV_FREE) == 0;
 }

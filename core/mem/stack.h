@@ -86,9 +86,9 @@ int tp_stack_get(size_t reserve, size_t guard, struct tp_stack *out);
 void tp_stack_put(struct tp_stack *s, void *low_water);
 
 /*
- * Of a suspended fiber at sp: tell the kernel that what lies between low_water
- * and a page below sp is not needed, when that is at least
- * TP_STACK_SHRINK_MIN. Returns whether it did; then low_water starts anew.
+ * Of a suspended fiber at sp: tell the kernel that what lies deeper than a page
+ * below sp is not needed, when at least TP_STACK_SHRINK_MIN of that is above
+ * low_water. Returns whether it did; then low_water starts anew.
  */
 bool tp_stack_shrink(struct tp_stack *s, void *low_water, void *sp);
 

@@ -395,6 +395,59 @@ shrinking_frees_the_dead_span(void **state)
     tp_stack_put(&s, NULL);
 }
 
+/* KiB of this process that the kernel may take, or -1 where it does not say. */
+static long
+lazy_kib(void)
+{
+    char line[128];
+    long kib = -1;
+    FILE *f = fopen("/proc/self/smaps_rollup", "r");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        if (strncmp(line, "LazyFree:", 9) == 0) {
+            kib = atol(line + 9);
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return kib;
+}
+
+static long
+gone_kib(const struct tp_stack *s)
+{
+    unsigned char map[1024];
+    size_t page = tp_page_size(), pages = s->reserve / page;
+    long kib = 0;
+    assert_true(pages <= sizeof map);
+    assert_int_equal(mincore(s->lo, s->reserve, map), 0);
+    for (size_t i = 0; i < pages; i++) {
+        kib += map[i] & 1 ? 0 : (long)(page / KIB);
+    }
+    return kib;
+}
+
+/* What went deeper than was seen is dead, too. Not all is counted at once: the
+ * kernel collects some dozen pages before it moves them. */
+static void
+shrinking_frees_what_lies_deeper(void **state)
+{
+    struct tp_stack s;
+    size_t page = tp_page_size();
+    long before = lazy_kib();
+    (void)state;
+    if (before < 0) {
+        skip();
+    }
+    assert_int_equal(tp_stack_get(0, 0, &s), 0);
+    memset(s.lo, 7, s.reserve);
+    char *sp = s.hi - 10 * KIB, *low = sp - page - TP_STACK_SHRINK_MIN;
+    assert_true(tp_stack_shrink(&s, low, sp));
+    long span = (long)((size_t)(sp - low) / KIB);
+    assert_true(lazy_kib() - before + gone_kib(&s) > span);
+    tp_stack_put(&s, NULL);
+}
+
 /* --- many, limits, failures --- */
 
 static long
@@ -564,6 +617,7 @@ main(void)
         TEST(deep_memory_is_dropped_on_reuse),
         TEST(shallow_memory_is_kept_without_a_call),
         TEST(shrinking_frees_the_dead_span),
+        TEST(shrinking_frees_what_lies_deeper),
         TEST(forty_thousand_stacks_take_few_mappings),
         TEST_MPROTECT(the_fallback_reports_the_limit_of_mappings),
 #ifdef TROUPE_CHECKED
