@@ -13,7 +13,8 @@
  *           Where all that cannot be found out, a count hook yields instead
  *           (hook.c).
  * Threads:  may_stop, may_abandon: signal context. init: any, once.
- * Tests:    spec/lua/preempt_spec.lua, spec/lua/overflow_spec.lua
+ * Tests:    spec/unit/vm_test.c, spec/lua/preempt_spec.lua,
+ *           spec/lua/overflow_spec.lua
  */
 #define _GNU_SOURCE
 #include "bind.h"
@@ -283,11 +284,24 @@ tier_hook(lua_State *L, lua_Debug *ar)
     }
 }
 
+/*
+ * At the next instruction, from a signal handler. LuaJIT fills its dispatch
+ * table anew only where hooks begin or end. One that was met while it did so
+ * goes on afterwards, over what the handler has filled in, and believes that
+ * hooks are on: so they end here before they begin.
+ */
+static void
+set_hook(lua_State *L, lua_Hook hook)
+{
+    lua_sethook(L, NULL, 0, 0);
+    lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+}
+
 static void
 want_jit(struct tp_lua *t)
 {
     if (shall_compile(t) && t->L != NULL && lua_gethook(t->L) == NULL) {
-        lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, 1);
+        set_hook(t->L, tier_hook);
     }
 }
 
@@ -315,7 +329,7 @@ late_hook(lua_State *L, lua_Debug *ar)
  * once it is back in the interpreter, unless it has a hook of its own or is in
  * a trace, which looks at none: then another signal has to meet it. It is set
  * again each time, since it may have met LuaJIT while that changed its dispatch
- * table. Not while the state is being closed.
+ * table (set_hook). Not while the state is being closed.
  */
 static void
 want_hook(struct tp_actor *a, struct tp_lua *t)
@@ -328,7 +342,7 @@ want_hook(struct tp_actor *a, struct tp_lua *t)
     }
     lua_Hook now = lua_gethook(t->L);
     if (now == NULL || now == tier_hook || now == late_hook) {
-        lua_sethook(t->L, late_hook, LUA_MASKCOUNT, 1);
+        set_hook(t->L, late_hook);
     }
 }
 

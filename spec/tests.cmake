@@ -279,6 +279,7 @@ tp_bench(bench_codec LUA)
 tp_test(arena_test LUA)
 tp_test(arena_lua_test LUA)
 tp_test(service_test LUA)
+tp_test(vm_test LUA)
 tp_test(handle_stress LUA LABELS stress)
 tp_test(codec_test LUA)
 
