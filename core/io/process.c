@@ -45,13 +45,27 @@ tp_process_unref(struct tp_process *p)
     tp_free(p);
 }
 
+/* A child may leave the group that it led, and others may stay there. 0 or an
+ * errno. */
+static int
+signal_locked(struct tp_process *p, int signal)
+{
+    bool leads = p->group && getpgid(p->pid) == p->pid;
+    int err = 0;
+    if (p->group && kill(-p->pid, signal) != 0) {
+        err = errno;
+    }
+    if (!leads || err == ESRCH) { /* ESRCH: it has left since then */
+        err = kill(p->pid, signal) != 0 ? errno : 0;
+    }
+    return err;
+}
+
 int
 tp_process_signal(struct tp_process *p, int signal)
 {
     tp_mutex_lock(&p->lock, TP_RANK_PROCESS);
-    int err = p->reaped ? ESRCH
-              : kill(p->group ? -p->pid : p->pid, signal) != 0 ? errno
-                                                               : 0;
+    int err = p->reaped ? ESRCH : signal_locked(p, signal);
     tp_mutex_unlock(&p->lock, TP_RANK_PROCESS);
     return err;
 }

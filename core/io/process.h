@@ -47,7 +47,7 @@ struct tp_process_spec {
 struct tp_process {
     /* set at birth */
     pid_t pid;
-    bool group; /* it leads a process group */
+    bool group; /* it was made the leader of a process group */
     troupe_pid owner;
     /* keeper only */
     int pidfd;
@@ -75,7 +75,8 @@ uint64_t tp_process_next_ref(void);
 int tp_process_start(struct tp_actor *self, const struct tp_process_spec *spec,
                      int ends[3], struct tp_process **out);
 
-/* To the child, or its group. 0, ESRCH: it has ended, or another errno. */
+/* To the child, and the group that was made for it. 0, ESRCH: it has ended, or
+ * another errno. */
 int tp_process_signal(struct tp_process *p, int signal);
 
 void tp_process_unref(struct tp_process *p);

@@ -235,6 +235,43 @@ describe("a process", function()
     eventually(function() return not is_there(child) end)
   end)
 
+  -- Runs in the child: joins the group of its parent, which is not its own.
+  local LEAVES = [[
+    local ffi = require "ffi"
+    ffi.cdef "int setpgid(int, int); int getpgid(int); int getppid(void); int sleep(int);"
+    assert(ffi.C.setpgid(0, ffi.C.getpgid(ffi.C.getppid())) == 0)
+    io.write "left\n"
+    io.flush()
+    ffi.C.sleep(1000)
+  ]]
+
+  helper.actor("that has left its group gets signals, and ends with its owner", function()
+    local p = assert(process.spawn { "luajit", "-e", LEAVES })
+    assert.equal("left", p.stdout:read("line", helper.DEADLINE))
+    assert.is_true(p:kill())
+    assert.same({ nil, "signal", 15 }, { p:wait(helper.DEADLINE) })
+    assert.same({ nil, "noproc" }, { p:kill() })
+    local me = troupe.self()
+    local pid = troupe.spawn(function(leaves)
+      local child = assert(require("troupe.process").spawn { "luajit", "-e", leaves })
+      child.stdout:read "line"
+      troupe.send(me, child.pid)
+    end, LEAVES)
+    local child = helper.receive()
+    helper.ended(pid)
+    eventually(function() return not is_there(child) end)
+  end)
+
+  helper.actor("that has left its group is signalled with what stayed there", function()
+    local p = assert(process.spawn { "sh", "-c",
+      'sleep 1000 & echo $!; exec luajit -e "$0"', LEAVES })
+    local grandchild = p.stdout:read("line", helper.DEADLINE)
+    assert.equal("left", p.stdout:read("line", helper.DEADLINE))
+    assert.is_true(p:kill())
+    assert.same({ nil, "signal", 15 }, { p:wait(helper.DEADLINE) })
+    eventually(function() return not runs(grandchild) end)
+  end)
+
   helper.actor("goes on when its handle is collected", function()
     do
       local p = assert(process.spawn { "sh", "-c", "read x; exit 4" })
