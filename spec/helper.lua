@@ -35,6 +35,9 @@ local helper = {
   bin = os.getenv "TROUPE_BIN" or "build/troupe",
   preemption = os.getenv "TROUPE_SPEC_PREEMPTION" or "signal", -- of helper.actor
 }
+-- By hooks, whatever was asked for: they are not called in compiled loops, which so
+-- cannot be killed, and no actor compiles that was not told to.
+helper.hooks = helper.preemption == "hook" or jit.arch ~= "x64"
 
 -- Busted compiles before troupe is loaded, and Debian's LuaJIT crashes now and then
 -- in a compiled loop over pairs (docs/design/jit.md). The actors' states compile.

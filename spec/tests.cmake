@@ -359,6 +359,8 @@ set_target_properties(slow_names PROPERTIES PREFIX "" SUFFIX .so
 tp_spec(spec/lua/net_limits_spec.lua)
 tp_spec(spec/lua/net_stress_spec.lua LABELS stress)
 tp_spec(spec/lua/blocking_pool_spec.lua)
+tp_spec(spec/lua/blocking_pool_spec.lua NAME blocking_pool_spec_hook
+  ENV TROUPE_SPEC_PREEMPTION=hook)
 tp_spec(spec/lua/fs_spec.lua)
 tp_spec(spec/lua/process_spec.lua)
 tp_spec(spec/regress/2_memory_limit_crash_spec.lua)

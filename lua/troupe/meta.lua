@@ -81,7 +81,7 @@ local Pid = {}
 ---@field links integer
 ---@field monitored_by integer
 ---@field trap_exit boolean
----@field in_c boolean the last look met a C call: it can be neither preempted nor killed until that returns
+---@field in_c boolean the last look met a C call: it can be neither preempted nor killed until that returns (only where signals preempt)
 ---@field blocking boolean on a thread of the blocking pool
 ---@field overruns integer slices cut short
 ---@field mailbox? integer messages, of a mailbox with a limit

@@ -172,7 +172,7 @@ local LOOPS = {
     while true do end
   end,
 }
-local HOOK = helper.preemption == "hook" or jit.arch ~= "x64"
+local HOOK = helper.hooks
 local HOOKS_OFF = { gc_cdata = true, gc_udata = true, hook = true }
 local JIT = HOOK and { false, "auto" } or { true, false, "auto" }
 
