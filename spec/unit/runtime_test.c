@@ -375,8 +375,8 @@ halt_root(struct tp_actor *self, void *unused)
     int code;
     (void)unused;
     spawn_parked();
-    spawn(halting_child, NULL);
     tp_check(!tp_halted(&code));
+    spawn(halting_child, NULL);
     CHECK_EQ(tp_actor_sleep(self, TP_NEVER), 0);
 }
 
