@@ -1077,6 +1077,7 @@ ask(struct tp_actor *self, void *arg)
 {
     struct tp_msg *reply;
     struct tp_reason *reason;
+    caller_pid = self->pid; /* known before the other one ends */
     CHECK_EQ(tp_call(self, *(troupe_pid *)arg, num_msg(1), TP_NEVER, &reply,
                      &reason),
              TROUPE_ENOPROC);
@@ -1121,7 +1122,7 @@ order_root(struct tp_actor *self, void *unused)
         set(&told, 0);
         CHECK_EQ(try_spawn(NULL, holder, look_in_finish, &me, &p), 0);
         uint64_t ref = monitor(self, p);
-        caller_pid = spawn(ask, &p);
+        spawn(ask, &p);
         CHECK_EQ(expect_exit(self, p), TP_REASON_SHUTDOWN);
         CHECK_EQ(get(&finish_ran), 1);
         tp_check(!is_calling(caller_pid));
@@ -1168,7 +1169,7 @@ slow_root(struct tp_actor *self, void *unused)
         set(&told, 0);
         CHECK_EQ(try_spawn(NULL, holder, slow_finish, &me, &p), 0);
         uint64_t ref = monitor(self, p);
-        caller_pid = spawn(ask, &p);
+        spawn(ask, &p);
         CHECK_EQ(expect_exit(self, p), TP_REASON_SHUTDOWN);
         CHECK_EQ(expect_down(self, ref, p), TP_REASON_SHUTDOWN);
         YIELD_UNTIL(self, get(&told) == 1);
