@@ -352,7 +352,7 @@ root_three_at_a_time(struct tp_actor *self, void *unused)
     CHECK_EQ(stats().threads, 3);
     set(&gate, 1);
     YIELD_UNTIL(self, get(&ended) == BLOCKED);
-    CHECK_EQ(stats().threads, 3);
+    tp_check(stats().threads <= 3); /* who is idle may have ended */
 }
 
 static void

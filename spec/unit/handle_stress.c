@@ -91,7 +91,7 @@ static const char script[] =
     /* Nobody is left who could hold a sender. */
     "  for i, rx in ipairs(watched) do\n"
     "    local v, err\n"
-    "    repeat v, err = rx:recv(20) v = nil collectgarbage()\n"
+    "    repeat v, err = rx:recv(200) v = nil collectgarbage()\n"
     "    until err\n"
     "    assert(err == 'closed', err)\n"
     "  end\n"
