@@ -160,6 +160,9 @@ void tp_vm_free_code(struct tp_lua *t);
 
 /* -- jit.c --------------------------------------------------------------- */
 
+/* Once, before the first state: makes a state of its own for a moment. */
+void tp_jit_init(void);
+
 /* Switches compilation on, if the budget allows. May raise. */
 void tp_jit_enable(lua_State *L, struct tp_lua *t);
 

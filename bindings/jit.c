@@ -10,8 +10,8 @@
  *           more, recording is given up. LuaJIT then tries again, later and later,
  *           and at last makes a plain call of the loop's head, which it compiles
  *           well.
- * Threads:  the one that runs the state; jit_states by all. flaw: made once, by
- *           any.
+ * Threads:  the one that runs the state; jit_states by all. flaw: set before
+ *           any state is guarded, not by an actor, which may be stopped or killed.
  * Parks:    never.
  * Rejected: to mend the machine code when a trace is ready: LuaJIT's event for
  *           that comes with one for given-up traces, which walks off the stack
@@ -21,7 +21,6 @@
 #include "bind.h"
 
 #include <luajit.h>
-#include <pthread.h>
 
 /* Used CPU after which an actor compiles: some milliseconds. */
 #define TIER_UP_CYCLES 6000000ull
@@ -36,11 +35,10 @@ static _Atomic int jit_states;
 #define OPCODE(instruction) ((int)(lua_tointeger(L, instruction) & 0xff))
 
 static struct {
-    pthread_once_t once;
     bool known;
     int itern; /* opcode of a loop's head */
     int next;  /* number of LuaJIT's function next */
-} flaw = {.once = PTHREAD_ONCE_INIT};
+} flaw;
 
 /* What jit.version says of releases since then is another. The head is followed
  * by ITERL and RET0. */
@@ -51,8 +49,8 @@ static const char find_flaw[] =
     "local head = util.funcinfo(loop).bytecodes - 3\n"
     "return util.funcbc(loop, head), util.funcinfo(next).ffid\n";
 
-static void
-learn_flaw(void)
+void
+tp_jit_init(void)
 {
     lua_State *L = luaL_newstate();
     if (L == NULL) {
@@ -143,7 +141,6 @@ push_util(lua_State *L)
 void
 tp_jit_guard(lua_State *L, int jit)
 {
-    pthread_once(&flaw.once, learn_flaw);
     if (flaw.known) {
         lua_getfield(L, jit, "attach");
         push_util(L);
@@ -199,6 +196,16 @@ jit_start(lua_State *L)
 }
 
 void
+tp_jit_release(struct tp_lua *t)
+{
+    if (t->jit_on) {
+        /* relaxed: see jit_states. */
+        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
+        t->jit_on = false;
+    }
+}
+
+void
 tp_jit_enable(lua_State *L, struct tp_lua *t)
 {
     /* relaxed: see jit_states. */
@@ -212,14 +219,12 @@ tp_jit_enable(lua_State *L, struct tp_lua *t)
     bool may_switch = false;
     if (lua_cpcall(L, jit_start, &may_switch) != 0) {
         lua_pop(L, 1);
-        t->jit_on = false;
         /* The library, once open, compiles; but what is not jit_on is dropped
          * at its end, and its code would stay known to the unwinder. */
         if (may_switch) {
             luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
         }
-        /* relaxed: see jit_states. */
-        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
+        tp_jit_release(t);
     }
 }
 
@@ -234,14 +239,5 @@ tp_lua_tier_up(lua_State *L, struct tp_actor *a)
     if (t->hot_cycles > TIER_UP_CYCLES) {
         tp_jit_enable(L, t);
         t->hot_cycles = 0;
-    }
-}
-
-void
-tp_jit_release(struct tp_lua *t)
-{
-    if (t->jit_on) {
-        /* relaxed: see jit_states. */
-        atomic_fetch_sub_explicit(&jit_states, 1, memory_order_relaxed);
     }
 }

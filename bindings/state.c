@@ -905,6 +905,7 @@ init_once(void)
     tp_codec_init(&codec_ops);
     tp_handles_init();
     tp_vm_init();
+    tp_jit_init();
 }
 
 void
