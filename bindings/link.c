@@ -7,8 +7,8 @@
 #include "actor/link.h"
 #include "bind.h"
 
-/* In the registry. */
-#define BEFORE_EXIT "troupe.before_exit"
+/* Its address is the key in the registry: a name would have to be allocated. */
+static char before_exit;
 
 /* The caller may have ended itself by what it did: then it stops here. */
 static int
@@ -125,8 +125,30 @@ tp_l_before_exit(lua_State *L)
 {
     tp_check_actor(L);
     lua_settop(L, 1);
-    lua_setfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
+    lua_pushlightuserdata(L, &before_exit);
+    lua_insert(L, 1);
+    lua_rawset(L, LUA_REGISTRYINDEX);
     return 0;
+}
+
+/* Calls what a server has to do before it ends, for the reason at index 1. */
+static void
+run_before_exit(lua_State *L)
+{
+    lua_pushlightuserdata(L, &before_exit);
+    lua_rawget(L, LUA_REGISTRYINDEX);
+    if (lua_isnil(L, 2)) {
+        return;
+    }
+    lua_pushlightuserdata(L, &before_exit);
+    lua_pushnil(L);
+    lua_rawset(L, LUA_REGISTRYINDEX);
+    if (lua_isnil(L, 1)) {
+        lua_pushliteral(L, "normal");
+    } else {
+        lua_pushvalue(L, 1);
+    }
+    lua_call(L, 1, 0);
 }
 
 /* The end that the caller wants for itself, for the reason at index 1. */
@@ -134,18 +156,12 @@ static int
 leave(lua_State *L, struct tp_actor *a)
 {
     lua_settop(L, 1);
-    if (lua_isnil(L, 1)) {
-        lua_pushliteral(L, "normal");
-        lua_replace(L, 1);
+    if (!a->finishing) {
+        run_before_exit(L);
     }
-    lua_getfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
-    if (!lua_isnil(L, 2) && !a->finishing) {
-        lua_pushnil(L);
-        lua_setfield(L, LUA_REGISTRYINDEX, BEFORE_EXIT);
-        lua_pushvalue(L, 1);
-        lua_call(L, 1, 0);
-    }
-    return tp_leave(L, a, tp_to_reason(L, 1));
+    return tp_leave(L, a,
+                    lua_isnil(L, 1) ? tp_reason_const(TP_REASON_NORMAL)
+                                    : tp_to_reason(L, 1));
 }
 
 /* exit(pid, reason); exit(reason) and exit() are for the caller itself. */

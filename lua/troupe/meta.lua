@@ -692,7 +692,8 @@ function troupe.whereis(name) end
 function troupe.names(pid) end
 
 --- End the running actor; or, with a pid, send that actor an exit signal: a
---- reason other than "normal" ends it unless it traps exits.
+--- reason other than "normal" ends it unless it traps exits. Without a pid, in a
+--- callback of a gen_server or a gen_statem, `terminate` runs first.
 ---@overload fun(pid: troupe.Dest, reason: troupe.Reason): boolean
 ---@param reason? troupe.Sendable default "normal"
 function troupe.exit(reason) end
