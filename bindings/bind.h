@@ -35,6 +35,8 @@ struct tp_hook {
     int step; /* of which so many until our hook is called */
 };
 
+#define TP_FENCE_PAGES 4
+
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
     struct tp_arena arena;
@@ -54,11 +56,15 @@ struct tp_lua {
     struct tp_env *env;   /* package.path and friends */
     struct tp_env *child_env; /* what the last child took over */
     uint64_t hot_cycles;      /* used so far, sampled when it waits */
-    lua_State *scan;        /* whose receive_match looks at the mail, or NULL */
-    int *out_status;        /* borrowed: where the result of its pcall goes */
-    char source[64];        /* what it runs, for the log */
-    uintptr_t dispatch;     /* what r14 holds while its Lua code runs; vm.c */
-    struct tp_buf *scratch; /* see tp_scratch */
+    lua_State *scan;    /* whose receive_match looks at the mail, or NULL */
+    int *out_status;    /* borrowed: where the result of its pcall goes */
+    char source[64];    /* what it runs, for the log */
+    uintptr_t dispatch; /* what r14 holds while its Lua code runs; vm.c */
+    uintptr_t fence[TP_FENCE_PAGES]; /* pages of machine code that may not be
+                                        executed, or 0; vm.c */
+    uint32_t met_slice;              /* a signal met C code in that slice, */
+    uint64_t met_cycles;             /* and then */
+    struct tp_buf *scratch;          /* see tp_scratch */
     struct tp_hook hook;
 };
 
@@ -135,8 +141,9 @@ void tp_scratch_done(void);
 
 /* -- vm.c ---------------------------------------------------------------- */
 
-/* Finds out where LuaJIT's interpreter lies; once. */
-void tp_vm_init(void);
+/* Finds out where LuaJIT's interpreter lies, and a state's code; once, in a new
+ * state with all libraries, or NULL. */
+void tp_vm_init(lua_State *L);
 
 /* How Lua code is made to yield where wanted is wanted. */
 enum troupe_preemption tp_vm_preemption(enum troupe_preemption wanted);
@@ -152,16 +159,23 @@ void tp_vm_count_hot(struct tp_lua *t, bool on);
 void tp_vm_settle(struct tp_lua *t);
 
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
+bool tp_vm_meant_fault(struct tp_actor *a, uintptr_t address);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
 bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
+
+/* Can compiled loops of long C calls be cut short (want_fence)? */
+bool tp_vm_can_fence(void);
+
+/* Before a state is its host's again. */
+void tp_vm_unfence(struct tp_lua *t);
 
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);
 
 /* -- jit.c --------------------------------------------------------------- */
 
-/* Once, before the first state: makes a state of its own for a moment. */
-void tp_jit_init(void);
+/* Once, before the first actor; L as for tp_vm_init, not NULL. */
+void tp_jit_init(lua_State *L);
 
 /* Switches compilation on, if the budget allows. May raise. */
 void tp_jit_enable(lua_State *L, struct tp_lua *t);

@@ -50,19 +50,13 @@ static const char find_flaw[] =
     "return util.funcbc(loop, head), util.funcinfo(next).ffid\n";
 
 void
-tp_jit_init(void)
+tp_jit_init(lua_State *L)
 {
-    lua_State *L = luaL_newstate();
-    if (L == NULL) {
-        return;
-    }
-    luaL_openlibs(L);
     if (luaL_dostring(L, find_flaw) == 0 && lua_isnumber(L, -1)) {
         flaw.itern = OPCODE(-2);
         flaw.next = (int)lua_tointeger(L, -1);
         flaw.known = true;
     }
-    lua_close(L);
 }
 
 /* Upvalues of on_record. */

@@ -830,6 +830,7 @@ const struct tp_actor_class tp_lua_class = {
     .overflowed = lua_overflowed,
     .free = lua_class_free,
     .may_stop = tp_vm_may_stop,
+    .meant_fault = tp_vm_meant_fault,
     .may_abandon = tp_vm_may_abandon,
     .may_give_up = tp_vm_may_give_up,
 };
@@ -857,7 +858,9 @@ tp_lua_free(struct tp_lua *t)
     if (t->scratch != NULL) {
         scratch_free(t->scratch);
     }
-    if (t->L != NULL && !t->borrowed) {
+    if (t->borrowed) {
+        tp_vm_unfence(t);
+    } else if (t->L != NULL) {
         tp_vm_free_code(t); /* a state that was given up, not closed */
     }
     tp_jit_release(t);
@@ -904,8 +907,15 @@ init_once(void)
     tp_actor_on_slow_finish = slow_finish;
     tp_codec_init(&codec_ops);
     tp_handles_init();
-    tp_vm_init();
-    tp_jit_init();
+    lua_State *L = luaL_newstate(); /* for what there is to find out */
+    if (L != NULL) {
+        luaL_openlibs(L);
+    }
+    tp_vm_init(L);
+    if (L != NULL) {
+        tp_jit_init(L);
+        lua_close(L);
+    }
 }
 
 void

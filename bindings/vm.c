@@ -9,10 +9,11 @@
  *           address there, and one unwind entry covers that address. A trace:
  *           memory of no loaded object, with this state's dispatch pointer in
  *           r14.
- *           C code met by a signal yields, or compiles, by a hook at its return.
+ *           C code met by a signal yields, or compiles, by a hook at its return;
+ *           where it returns into a trace, by a fault there (want_fence).
  *           Where all that cannot be found out, a count hook yields instead
  *           (hook.c).
- * Threads:  may_stop, may_abandon: signal context. init: any, once.
+ * Threads:  may_stop, may_abandon, meant_fault: signal context. init: any, once.
  * Tests:    spec/unit/vm_test.c, spec/lua/preempt_spec.lua,
  *           spec/lua/overflow_spec.lua
  */
@@ -20,6 +21,7 @@
 #include "bind.h"
 
 #include "actor/slice.h"
+#include "ctx/fault.h"
 #include "ctx/preempt.h"
 
 #include <dlfcn.h>
@@ -35,7 +37,13 @@
 /* A trace is within reach of a jump from the interpreter. */
 #define TRACE_REACH ((uintptr_t)1 << 31)
 /* Instructions on a thread of the pool before an actor compiles. */
-#define HOT_COUNT 200000
+#define HOT_COUNT  200000
+#define PAGE_BYTES ((size_t)4096)
+/* A state with so many areas of machine code is not fenced. */
+#define AREAS_MAX 64
+/* From the signal that meets C code in a slice first until its trace is fenced,
+ * and until the same is tried again; of one that shall end, at once. */
+#define FENCE_AFTER_10US 40
 /* Bytes of a state's first block, in which its dispatch table lies. */
 #define STATE_BLOCK_MAX 8192
 
@@ -51,6 +59,7 @@ static struct {
     unsigned object_count;
     struct range vdso;
     int32_t jit_base; /* from the dispatch pointer; 0: not known */
+    int32_t areas;    /* as jit_base: where a state has its newest area */
 } vm;
 
 /* -- objects ------------------------------------------------------------- */
@@ -102,6 +111,48 @@ find_vdso(void)
             vm.vdso.hi = base + ph[i].p_vaddr + ph[i].p_memsz;
         }
     }
+}
+
+/* -- machine code -------------------------------------------------------- */
+
+/* Looks over all of a state's block: what the arena has poisoned, too. */
+#ifdef TP_ASAN
+#define TP_SEES_ALL __attribute__((no_sanitize_address))
+#else
+#define TP_SEES_ALL
+#endif
+
+/* How LuaJIT links its areas of machine code: at the start of each. */
+struct code_link {
+    uintptr_t next;
+    size_t size;
+};
+
+/* Reads memory that may not be there. */
+static bool
+peek_at(uintptr_t address, void *to, size_t bytes)
+{
+    struct iovec local = {to, bytes};
+    struct iovec remote = {(void *)address, bytes};
+    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) ==
+           (ssize_t)bytes;
+}
+
+static bool
+peek(uintptr_t address, struct code_link *out)
+{
+    return peek_at(address, out, sizeof *out);
+}
+
+static bool
+is_code_area(uintptr_t p, struct code_link *link)
+{
+    struct dl_find_object o;
+    return p != 0 && (p & 4095) == 0 &&
+           p - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
+           _dl_find_object((void *)p, &o) != 0 && peek(p, link) &&
+           link->size >= 4096 && link->size <= (1u << 26) &&
+           (link->size & 4095) == 0 && (link->next & 4095) == 0;
 }
 
 /* -- the interpreter ----------------------------------------------------- */
@@ -170,18 +221,13 @@ find_jit_base(void)
 }
 
 static void
-find_interpreter(void)
+find_interpreter(lua_State *L)
 {
-    lua_State *L = luaL_newstate();
-    if (L == NULL) {
-        return;
-    }
-    lua_pushcfunction(L, probe); /* not compiled: jit is not open */
+    lua_pushcfunction(L, probe);
     lua_setglobal(L, "probe");
     if (luaL_loadstring(L, "probe()") != 0 || lua_pcall(L, 0, 0, 0) != 0) {
         vm.known = false;
     }
-    lua_close(L);
     if (vm.known) {
         find_jit_base();
     }
@@ -205,19 +251,76 @@ tp_vm_captured(lua_State *L, uintptr_t dispatch)
     t->dispatch = dispatch;
     return 0;
 }
+/* LuaJIT may give code the right to be written, too, for ever (an option of its
+ * build): then it does not care for rights, and would miss this one. */
+static bool
+is_writable(uintptr_t address)
+{
+    struct iovec word = {(void *)address, sizeof address};
+    return process_vm_writev(getpid(), &word, 1, &word, 1, 0) != -1;
+}
+
+/*
+ * Where a state has its newest area of machine code: the word of its first block
+ * that was 0, and is the start of the area once there is one. There must be one
+ * such word.
+ */
+TP_SEES_ALL static void
+find_areas(lua_State *L, uintptr_t dispatch)
+{
+    static const char compile[] = "for _ = 1, 1000 do end\n"
+                                  "local util = require 'jit.util'\n"
+                                  "return (select(2, util.tracemc(1)))\n";
+    uintptr_t was[STATE_BLOCK_MAX / sizeof(uintptr_t)];
+    const uintptr_t *now = (const uintptr_t *)(const void *)L;
+    for (size_t i = 0; i < STATE_BLOCK_MAX / sizeof *was; i++) {
+        was[i] = now[i];
+    }
+    if (luaL_dostring(L, compile) != 0 || !lua_isnumber(L, -1)) {
+        return;
+    }
+    uintptr_t at = (uintptr_t)lua_tonumber(L, -1);
+    struct code_link link;
+    unsigned found = 0;
+    for (size_t i = 0; i < STATE_BLOCK_MAX / sizeof *was; i++) {
+        if (was[i] == 0 && now[i] <= at && is_code_area(now[i], &link) &&
+            at - now[i] < link.size && link.next == 0) {
+            vm.areas = (int32_t)((uintptr_t)&now[i] - dispatch);
+            found++;
+        }
+    }
+    if (found != 1 || is_writable(at)) {
+        vm.areas = 0;
+    }
+}
 #else
 static void
-find_interpreter(void)
+find_interpreter(lua_State *L)
 {
+    (void)L;
     vm.known = false;
+}
+
+static void
+find_areas(lua_State *L, uintptr_t dispatch)
+{
+    (void)L;
+    (void)dispatch;
 }
 #endif
 
 void
-tp_vm_init(void)
+tp_vm_init(lua_State *L)
 {
-    find_interpreter();
+    struct tp_lua t = {0};
     find_vdso();
+    if (L != NULL) {
+        find_interpreter(L);
+        tp_vm_open(L, &t);
+    }
+    if (vm.jit_base != 0 && t.dispatch != 0) {
+        find_areas(L, t.dispatch);
+    }
     add_object((void *)(uintptr_t)lua_newstate);
     add_object((void *)(uintptr_t)tp_vm_init);
     add_object(dlsym(RTLD_DEFAULT, "fmod"));
@@ -230,6 +333,198 @@ tp_vm_preemption(enum troupe_preemption wanted)
                    !(vm.known && tp_preempt_is_supported())
                ? TROUPE_PREEMPT_HOOK
                : wanted;
+}
+
+/* -- the fence ----------------------------------------------------------- */
+
+/*
+ * A trace looks at no hook. So that one which has called the C code that was met
+ * stops when that returns, the page that it returns to may not be executed any
+ * more: a fault there calls tp_vm_meant_fault. Only where jit_base is set, which
+ * says that a trace runs or has called what runs: LuaJIT makes, changes and frees
+ * no code then.
+ *
+ *   high   frame of the trace
+ *            return address, in the trace's page   <- not the only such word,
+ *          frames of C code                           maybe: what was left in
+ *   sp                                                unused parts of frames
+ *
+ * An error leaves by a stub in code of this state; where the fence does not cover
+ * that, it waits for a trace that comes by.
+ */
+struct code {
+    struct range areas[AREAS_MAX];
+    unsigned count;
+};
+
+static uintptr_t
+word_at(const struct tp_lua *t, int32_t offset)
+{
+    uintptr_t word = 0;
+    return offset != 0 && t->dispatch != 0 &&
+                   peek_at(t->dispatch + (uintptr_t)(intptr_t)offset, &word,
+                           sizeof word)
+               ? word
+               : 0;
+}
+
+static void
+find_code(const struct tp_lua *t, struct code *out)
+{
+    struct code_link link;
+    uintptr_t p = word_at(t, vm.areas);
+    out->count = 0;
+    while (out->count < AREAS_MAX && is_code_area(p, &link)) {
+        out->areas[out->count].lo = p;
+        out->areas[out->count++].hi = p + link.size;
+        p = link.next;
+    }
+}
+
+static bool
+is_code(const struct code *c, uintptr_t address)
+{
+    for (unsigned i = 0; i < c->count; i++) {
+        if (in_range(&c->areas[i], address)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Of whatever number of areas the state has by now. */
+static bool
+owns(const struct tp_lua *t, uintptr_t address)
+{
+    struct code_link link;
+    uintptr_t p = word_at(t, vm.areas);
+    for (unsigned i = 0; i < UINT16_MAX && is_code_area(p, &link); i++) {
+        if (address - p < link.size) {
+            return true;
+        }
+        p = link.next;
+    }
+    return false;
+}
+
+/* A page that is not the state's any more may be somebody else's. */
+static void
+take_down(struct tp_lua *t, const uintptr_t *but)
+{
+    for (unsigned i = 0; i < TP_FENCE_PAGES; i++) {
+        if (t->fence[i] != 0 && t->fence[i] != but[i] && owns(t, t->fence[i]) &&
+            mprotect((void *)t->fence[i], PAGE_BYTES, PROT_READ | PROT_EXEC) ==
+                0) {
+            t->fence[i] = 0;
+        }
+    }
+}
+
+/* The pages that code above sp may return to. */
+TP_SEES_ALL static void
+find_returns(const struct tp_actor *a, uintptr_t sp, const struct code *c,
+             uintptr_t *out)
+{
+    unsigned n = 0;
+    const uintptr_t *end = (const uintptr_t *)(uintptr_t)a->stack.hi;
+    const uintptr_t *p = (const uintptr_t *)((sp + 7) & ~(uintptr_t)7);
+    memset(out, 0, TP_FENCE_PAGES * sizeof *out);
+    for (; p < end && n < TP_FENCE_PAGES; p++) {
+        uintptr_t page = *p & ~(uintptr_t)(PAGE_BYTES - 1);
+        bool known = !is_code(c, *p);
+        for (unsigned i = 0; i < n && !known; i++) {
+            known = out[i] == page;
+        }
+        if (!known) {
+            out[n++] = page;
+        }
+    }
+}
+
+static void
+put_up(struct tp_lua *t, const uintptr_t *pages)
+{
+    take_down(t, pages);
+    for (unsigned i = 0; i < TP_FENCE_PAGES; i++) {
+        if (pages[i] != 0 && (t->fence[i] == 0 || t->fence[i] == pages[i]) &&
+            mprotect((void *)pages[i], PAGE_BYTES, PROT_READ) == 0) {
+            t->fence[i] = pages[i];
+        }
+    }
+}
+
+/* A fence costs as much as a dozen signals, one of which may meet the trace. */
+static bool
+is_met_long(struct tp_actor *a, struct tp_lua *t)
+{
+    uint64_t now = tp_cycles();
+    /* relaxed: this thread counts it. */
+    uint32_t slice =
+        atomic_load_explicit(&tp_worker_self()->slice, memory_order_relaxed);
+    bool first = t->met_slice != slice;
+    bool met = first ? tp_actor_is_doomed(a)
+                     : (int64_t)(now - t->met_cycles) >=
+                           FENCE_AFTER_10US * (int64_t)tp_cycles_10us();
+    if (first || met) {
+        t->met_slice = slice;
+        t->met_cycles = now;
+    }
+    return met;
+}
+
+/* Finalizers shall yield, and are given up by the same way. */
+static void
+want_fence(struct tp_actor *a, struct tp_lua *t,
+           const struct tp_preempt_frame *f)
+{
+    struct code c;
+    uintptr_t pages[TP_FENCE_PAGES];
+    /* relaxed: written by the monitor, which asks again. */
+    bool yields = atomic_load_explicit(&tp_worker_self()->yield_wanted,
+                                       memory_order_relaxed);
+    if (t->L == NULL || !f->may_fault ||
+        !(yields ? is_met_long(a, t) : a->finishing) ||
+        word_at(t, vm.jit_base) == 0 || !tp_fault_is_installed()) {
+        return;
+    }
+    find_code(t, &c);
+    if (c.count < AREAS_MAX && !is_code(&c, f->pc)) {
+        find_returns(a, f->sp, &c, pages);
+        put_up(t, pages);
+    }
+}
+
+void
+tp_vm_unfence(struct tp_lua *t)
+{
+    static const uintptr_t none[TP_FENCE_PAGES];
+    take_down(t, none);
+}
+
+bool
+tp_vm_can_fence(void)
+{
+    return vm.areas != 0;
+}
+
+/*
+ * By the address, since an instruction may begin on the page before. A fault of
+ * another kind comes again when the fence is down, and is not meant then. Where
+ * the kernel has no mapping to spare for the change, the fault itself comes again
+ * until it has.
+ */
+bool
+tp_vm_meant_fault(struct tp_actor *a, uintptr_t address)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    for (unsigned i = 0; i < TP_FENCE_PAGES; i++) {
+        if (t->fence[i] != 0 && address - t->fence[i] < PAGE_BYTES &&
+            owns(t, address)) {
+            tp_vm_unfence(t);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* -- per state ----------------------------------------------------------- */
@@ -371,6 +666,7 @@ tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f)
         return true;
     }
     want_hook(a, t);
+    want_fence(a, t, f);
     return false;
 }
 
@@ -419,35 +715,6 @@ tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f)
 
 /* -- machine code of a state that was given up --------------------------- */
 
-/* Looks over all of a state's block: what the arena has poisoned, too. */
-#ifdef TP_ASAN
-#define TP_SEES_ALL __attribute__((no_sanitize_address))
-#else
-#define TP_SEES_ALL
-#endif
-
-/* How LuaJIT links its areas of machine code: at the start of each. */
-struct code_link {
-    uintptr_t next;
-    size_t size;
-};
-
-/* Reads memory that may not be there. */
-static bool
-peek_at(uintptr_t address, void *to, size_t bytes)
-{
-    struct iovec local = {to, bytes};
-    struct iovec remote = {(void *)address, bytes};
-    return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) ==
-           (ssize_t)bytes;
-}
-
-static bool
-peek(uintptr_t address, struct code_link *out)
-{
-    return peek_at(address, out, sizeof *out);
-}
-
 extern void __deregister_frame(void *begin);
 
 /* Newer versions register unwind data at the start of each area, behind the
@@ -465,17 +732,6 @@ deregister(uintptr_t area)
 #else
     (void)area;
 #endif
-}
-
-static bool
-is_code_area(uintptr_t p, struct code_link *link)
-{
-    struct dl_find_object o;
-    return p != 0 && (p & 4095) == 0 &&
-           p - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
-           _dl_find_object((void *)p, &o) != 0 && peek(p, link) &&
-           link->size >= 4096 && link->size <= (1u << 26) &&
-           (link->size & 4095) == 0 && (link->next & 4095) == 0;
 }
 
 /*

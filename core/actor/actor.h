@@ -55,6 +55,9 @@ struct tp_actor_class {
     /* Signal context. May the code at this frame be left and gone on with
      * later, on another thread too? NULL: never. */
     bool (*may_stop)(struct tp_actor *a, const struct tp_preempt_frame *f);
+    /* Signal context. Was the fault at address brought about by may_stop, to
+     * be asked again there? It will not come again. NULL: no. */
+    bool (*meant_fault)(struct tp_actor *a, uintptr_t address);
     /* Signal context. The stack ran over at pc: may the code be given up? */
     bool (*may_abandon)(struct tp_actor *a, uintptr_t pc);
     /* Signal context. finish does not come to its end: may it be given up at

@@ -243,6 +243,11 @@ judge(uintptr_t address, uintptr_t pc, void *ucontext)
     struct tp_worker *w = tp_worker_self();
     struct tp_actor *a =
         w == NULL || w->current == NULL ? NULL : w->current->actor;
+    if (a != NULL && a->class->meant_fault != NULL &&
+        a->class->meant_fault(a, address)) {
+        tp_preempt_consider(ucontext);
+        return TP_FAULT_CONTAINED;
+    }
     if (a == NULL || !tp_stack_is_overrun(&a->stack, (void *)address)) {
         return TP_FAULT_FOREIGN;
     }

@@ -64,6 +64,12 @@ tp_fault_remove(void)
     tp_sigchain_remove(&chain);
 }
 
+bool
+tp_fault_is_installed(void)
+{
+    return tp_sigchain_is_installed(&chain);
+}
+
 int
 tp_fault_thread_begin(struct tp_altstack *alt)
 {

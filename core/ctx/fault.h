@@ -17,6 +17,7 @@
 #ifndef TP_CTX_FAULT_H
 #define TP_CTX_FAULT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -35,6 +36,9 @@ struct tp_fault_ops {
 
 int tp_fault_install(const struct tp_fault_ops *ops);
 void tp_fault_remove(void);
+
+/* Does a fault come to our handler, or has another one taken its place? */
+bool tp_fault_is_installed(void);
 
 struct tp_altstack {
     void *base; /* NULL: none */

@@ -48,7 +48,8 @@ frame_of(const ucontext_t *uc)
 {
     const greg_t *r = uc->uc_mcontext.gregs;
     struct tp_preempt_frame f = {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP],
-                                 (uintptr_t)r[REG_R14]};
+                                 (uintptr_t)r[REG_R14],
+                                 sigismember(&uc->uc_sigmask, SIGSEGV) == 0};
     return f;
 }
 
@@ -67,7 +68,7 @@ static struct tp_preempt_frame
 frame_of(const ucontext_t *uc)
 {
     const mcontext_t *m = &uc->uc_mcontext;
-    struct tp_preempt_frame f = {(uintptr_t)m->pc, (uintptr_t)m->sp, 0};
+    struct tp_preempt_frame f = {(uintptr_t)m->pc, (uintptr_t)m->sp, 0, false};
     return f;
 }
 
@@ -78,6 +79,15 @@ inject(ucontext_t *uc)
 }
 #endif
 
+void
+tp_preempt_consider(void *uc)
+{
+    struct tp_preempt_frame f = frame_of(uc);
+    if (ops->classify(&f, uc)) {
+        inject(uc);
+    }
+}
+
 static void
 on_signal(int sig, siginfo_t *info, void *uc)
 {
@@ -85,10 +95,7 @@ on_signal(int sig, siginfo_t *info, void *uc)
     (void)sig;
     if (info->si_code == SI_TKILL && info->si_pid == getpid() &&
         ops->is_ours()) {
-        struct tp_preempt_frame f = frame_of(uc);
-        if (ops->classify(&f, uc)) {
-            inject(uc);
-        }
+        tp_preempt_consider(uc);
     } else {
         /* Not ours: for whoever had the handler before; else ignored, as is
          * the default for SIGURG. */

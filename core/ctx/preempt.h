@@ -35,6 +35,7 @@ struct tp_preempt_frame {
     uintptr_t pc;
     uintptr_t sp;
     uintptr_t dispatch; /* r14 on x86-64; 0 elsewhere */
+    bool may_fault;     /* SIGSEGV is not blocked */
 };
 
 struct tp_preempt_ops {
@@ -54,6 +55,10 @@ bool tp_preempt_is_supported(void);
 
 int tp_preempt_install(const struct tp_preempt_ops *ops);
 void tp_preempt_remove(void);
+
+/* From another handler, with its context: as if a signal of ours had met the
+ * code that it interrupted. */
+void tp_preempt_consider(void *ucontext);
 
 /* Signals one thread of this process. */
 void tp_preempt_signal(int tid);

@@ -14,13 +14,19 @@ tp_sigchain_install(struct tp_sigchain *c)
     return sigaction(c->sig, &c->ours, &c->previous) == 0 ? 0 : TROUPE_ESYSTEM;
 }
 
+bool
+tp_sigchain_is_installed(const struct tp_sigchain *c)
+{
+    struct sigaction now;
+    return sigaction(c->sig, NULL, &now) == 0 &&
+           (now.sa_flags & SA_SIGINFO) != 0 &&
+           now.sa_sigaction == c->ours.sa_sigaction;
+}
+
 void
 tp_sigchain_remove(const struct tp_sigchain *c)
 {
-    struct sigaction now;
-    if (sigaction(c->sig, NULL, &now) == 0 &&
-        (now.sa_flags & SA_SIGINFO) != 0 &&
-        now.sa_sigaction == c->ours.sa_sigaction) {
+    if (tp_sigchain_is_installed(c)) {
         sigaction(c->sig, &c->previous, NULL);
     }
 }

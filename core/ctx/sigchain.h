@@ -21,6 +21,9 @@ struct tp_sigchain {
 /* Sets ours and remembers what was there. */
 int tp_sigchain_install(struct tp_sigchain *c);
 
+/* Is it ours that is called? */
+bool tp_sigchain_is_installed(const struct tp_sigchain *c);
+
 /* Brings back what was there, unless somebody has replaced ours meanwhile. */
 void tp_sigchain_remove(const struct tp_sigchain *c);
 
