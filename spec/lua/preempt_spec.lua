@@ -1,7 +1,7 @@
 -- luacheck: ignore 241 311 331 (the loops work for nothing on purpose)
 --- No loop stalls others, and every loop can be killed.
 -- Run a second time with TROUPE_SPEC_PREEMPTION=hook, without what hooks cannot
--- do: compiled loops, and those that LuaJIT runs while hooks are off.
+-- do: compiled loops, those that LuaJIT runs while hooks are off, and of long calls.
 
 local ffi = require "ffi"
 local helper = require "spec.helper"
@@ -92,6 +92,21 @@ local LOOPS = {
       end
     end
   end,
+  -- Once compiled it is out of C functions for some nanoseconds in a millisecond.
+  fill = function(tell)
+    local f = require "ffi"
+    local p = f.new("char[?]", 4e6)
+    local function run(times, size)
+      local i = 0
+      while i < times do
+        f.fill(p, size)
+        i = i + 1
+      end
+    end
+    run(1000, 10)
+    tell()
+    run(1e15, 4e6)
+  end,
   int64 = function(tell)
     local x = 0LL
     tell()
@@ -173,7 +188,7 @@ local LOOPS = {
   end,
 }
 local HOOK = helper.hooks
-local HOOKS_OFF = { gc_cdata = true, gc_udata = true, hook = true }
+local HOOKS_OFF = { fill = true, gc_cdata = true, gc_udata = true, hook = true }
 local JIT = HOOK and { false, "auto" } or { true, false, "auto" }
 
 local NAMES = {}
@@ -291,6 +306,19 @@ describe("an endless loop", function()
 end)
 
 if not HOOK then
+  describe("a compiled loop of long C calls", function()
+    -- By luck alone it is met every few seconds.
+    helper.actor("lets others run a hundred times", function()
+      local loops = {}
+      for i = 1, 4 do
+        local pid, ref = start("fill", { jit = true })
+        loops[i] = { pid = pid, ref = ref }
+      end
+      ticks(100)
+      end_all(loops)
+    end)
+  end)
+
   describe("a long slice", function()
     -- A signal ends the call, which is how it is known to have come.
     helper.actor("that is only met in C code makes the actor compile", function()

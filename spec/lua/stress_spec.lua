@@ -21,6 +21,13 @@ describe("with a slice of 0.1 ms", function()
       end)
     end, { limit = (LONG or 0) + 600 })
 
+    helper.it(("every result of long C calls is right (schedulers: %d)"):format(schedulers),
+      function()
+        run(schedulers, function()
+          mixed.laps(LONG and 50 or 10, 2, LONG or 0, helper.DEADLINE, nil, mixed.long)
+        end)
+      end, { limit = (LONG or 0) + 600 })
+
     helper.it(("kills at random moments leave nothing (schedulers: %d)"):format(schedulers),
       function()
         run(schedulers, function()

@@ -55,10 +55,43 @@ function M.work(seed)
   return sum
 end
 
-function M.expected(rounds, seed)
+--- The same with loops that are nearly always in C functions, which take long.
+function M.long(seed)
+  local ffi = require "ffi"
+  local has_buffer, buffer = pcall(require, "string.buffer")
+  local sum, parts = 0, {}
+  for i = 1, 40 do
+    local text = ("x" .. seed % 7):rep(20000 + i)
+    sum = sum + #text + (text:find("y", 1, true) and 1e9 or text:byte(i))
+  end
+  for i = 1, 4000 do
+    parts[i] = i * seed % 4001
+  end
+  for i = 1, 10 do
+    local text = table.concat(parts, i % 2 == 0 and " " or ",")
+    sum = sum + #text + #text:gsub("1%d", "!")
+  end
+  table.sort(parts, function(a, b) return a < b end)
+  sum = sum + parts[1] * 3 + parts[4000]
+  local p = ffi.new("unsigned char[?]", 100000)
+  for i = 1, 100 do
+    ffi.fill(p, 100000, (i + seed) % 256)
+    sum = sum + p[i] + p[99999]
+  end
+  if has_buffer then
+    local out = buffer.new()
+    for i = 1, 20 do
+      out:put(("z"):rep(10000), i)
+    end
+    sum = sum + #out
+  end
+  return sum
+end
+
+function M.expected(rounds, seed, work)
   local total = 0
   for r = 1, rounds do
-    total = (total + M.work(seed + r)) % 1e9
+    total = (total + work(seed + r)) % 1e9
   end
   return total
 end
@@ -81,18 +114,18 @@ end
 local JIT = { true, false, "auto" }
 
 -- What each of ten seeds must give.
-local function all_expected(rounds)
+local function all_expected(rounds, work)
   local want = {}
   for seed = 0, 9 do
-    want[seed] = M.expected(rounds, seed)
+    want[seed] = M.expected(rounds, seed, work)
   end
   return want
 end
 
 -- Each of count actors is heard of once, and says what it must.
-local function lap(count, rounds, want, patience)
+local function lap(count, rounds, work, want, patience)
   for i = 1, count do
-    troupe.spawn_opt({ jit = JIT[i % 3 + 1] }, M.body, troupe.self(), M.work, rounds, i % 10)
+    troupe.spawn_opt({ jit = JIT[i % 3 + 1] }, M.body, troupe.self(), work, rounds, i % 10)
   end
   for _ = 1, count do
     local m = troupe.receive(patience)
@@ -104,11 +137,13 @@ end
 
 --- Laps of count actors that work at once, for so many seconds, at least one.
 ---@param told? fun(laps: number, kib: number) is called after each, with what is resident
-function M.laps(count, rounds, seconds, patience, told)
-  local want = all_expected(rounds)
+---@param work? fun(seed: number): number M.work by default
+function M.laps(count, rounds, seconds, patience, told, work)
+  work = work or M.work
+  local want = all_expected(rounds, work)
   local stop, laps = troupe.now() + seconds, 0
   repeat
-    lap(count, rounds, want, patience)
+    lap(count, rounds, work, want, patience)
     laps = laps + 1
     if told then told(laps, rss()) end
   until troupe.now() >= stop
