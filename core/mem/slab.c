@@ -22,7 +22,8 @@
  *           region.
  * Measured: a first touch of a fresh BIRTH chunk, all pages, on a small VM
  *           without hardware paging: 120 to 150 us; 100 when the batch is
- *           populated by one madvise; 3 with huge pages.
+ *           populated by one madvise; 3 with huge pages, where the host has
+ *           the memory at hand.
  * Threads:  any. trim: one at a time.
  * Locks:    TP_RANK_SLAB, one mutex per kind; no system call under it.
  * Memory:   as in slab.h.
@@ -32,6 +33,10 @@
  * Fails:    tp_slab_get: NULL.
  * Rejected: unmapping per chunk - one VMA per hole, the limit is 65,530.
  *           MADV_FREE - resident figures would lie until there is pressure.
+ *           Huge pages for all - where page tables are shadowed in software and
+ *           the kernel samples what is in use (DAMON), mappings of huge pages
+ *           are lost and made again all the time: of 100,000 sleepers half woke
+ *           0.5 to 2 s late, with small pages 0.001 to 0.005 s.
  * Tests:    spec/unit/slab_test.c
  */
 #define _GNU_SOURCE
@@ -48,6 +53,7 @@
 #endif
 
 #define HEADER_BYTES 4096
+#define HUGE_REGIONS 16 /* of a kind, that ask for huge pages */
 #define MAX_CHUNKS   1024
 #define MAX_BATCH    32
 #define LOW_BITS     47 /* LuaJIT GC64 keeps 47 bits of a pointer */
@@ -168,15 +174,18 @@ map_aligned(void)
 }
 
 /* A small process stays small: the first region of a kind has small pages.
- * Where there is need for a second one, huge pages waste little and save most
- * of the cost of a first touch. Advice only, a failure costs time. */
+ * Where there is need for a second one, huge pages waste little, save most of
+ * the cost of a first touch, and of TLB misses among actors that are all busy.
+ * Where there is need for many, most actors wait: see Rejected. Advice only, a
+ * failure costs time. */
 static int
 page_advice(struct pool *pool)
 {
     tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
-    bool first = pool->regions == 0;
+    size_t regions = pool->regions;
     tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
-    return first ? MADV_NOHUGEPAGE : MADV_HUGEPAGE;
+    return regions == 0 || regions > HUGE_REGIONS ? MADV_NOHUGEPAGE
+                                                  : MADV_HUGEPAGE;
 }
 
 static struct region *
