@@ -141,8 +141,7 @@ static void
 forget_deadline(struct tp_actor *a)
 {
     if (a->wait_timer != NULL) {
-        tp_wait_timer_fini(a->wait_timer);
-        tp_free(a->wait_timer);
+        tp_wait_timer_free(a->wait_timer);
         a->wait_timer = NULL;
     }
 }
@@ -472,12 +471,10 @@ set_deadline(struct tp_actor *self, uint64_t deadline_ns)
         if (deadline_ns == TP_NEVER) {
             return 0;
         }
-        struct tp_wait_timer *t = tp_malloc(sizeof *t);
-        if (t == NULL) {
+        self->wait_timer = tp_wait_timer_new(self->slot);
+        if (self->wait_timer == NULL) {
             return TROUPE_ENOMEM;
         }
-        tp_wait_timer_init(t, self->slot);
-        self->wait_timer = t;
     }
     return tp_wait_timer_set(self->wait_timer, deadline_ns);
 }

@@ -22,9 +22,11 @@
  *           region.
  * Measured: a first touch of a fresh BIRTH chunk, all pages, on a small VM
  *           without hardware paging: 120 to 150 us; 100 when the batch is
- *           populated by one madvise; 3 with huge pages.
+ *           populated by one madvise; 3 with huge pages, where the host has
+ *           the memory at hand.
  * Threads:  any. trim: one at a time.
- * Locks:    TP_RANK_SLAB, one mutex per kind; no system call under it.
+ * Locks:    TP_RANK_SLAB, one mutex per kind and one of the window, never two;
+ *           no system call under it.
  * Memory:   as in slab.h.
  * Parks:    never. The thread-local cache is read only inside functions that
  *           are not inlined and do not switch, so a green stack may change its
@@ -32,6 +34,12 @@
  * Fails:    tp_slab_get: NULL.
  * Rejected: unmapping per chunk - one VMA per hole, the limit is 65,530.
  *           MADV_FREE - resident figures would lie until there is pressure.
+ *           Huge pages for all, or next to what else is mapped - where page
+ *           tables are shadowed in software and the kernel samples what is in
+ *           use (DAMON), mappings of huge pages and of what lies in the same
+ *           GiB are lost and made again all the time: of 100,000 sleepers half
+ *           woke 0.5 to 2 s late; with a few only, 1 to 5 ms; with these in a
+ *           GiB of their own, 0.1 ms.
  * Tests:    spec/unit/slab_test.c
  */
 #define _GNU_SOURCE
@@ -48,6 +56,8 @@
 #endif
 
 #define HEADER_BYTES 4096
+#define HUGE_REGIONS 16 /* of a kind, that ask for huge pages */
+#define WINDOW_BYTES ((size_t)1 << 30)
 #define MAX_CHUNKS   1024
 #define MAX_BATCH    32
 #define LOW_BITS     47 /* LuaJIT GC64 keeps 47 bits of a pointer */
@@ -98,6 +108,15 @@ static struct pool pools[TP_SLAB_KINDS] = {
 #undef X
 };
 
+/* The regions with huge pages are in one GiB of their own, its first 256 MiB.
+ * What the kernel does to the mappings of huge pages can be at the cost of all
+ * that is in the same GiB; see Rejected. */
+static struct {
+    struct tp_mutex lock;
+    char *base;     /* set once, under lock; until fini */
+    uint64_t taken; /* bits of its regions; under lock */
+} window;
+
 static _Thread_local struct tp_mag mags[TP_SLAB_KINDS]
     __attribute__((tls_model("initial-exec")));
 
@@ -122,10 +141,10 @@ tp_slab_bytes(enum tp_slab_kind kind)
  * 1 GiB apart, until the kernel agrees. For the same reason malloc is of no
  * use for LuaJIT on AArch64 (see bindings/arena.c).
  */
-void *
-tp_slab_map(size_t bytes)
+static void *
+map_low(size_t bytes, int prot)
 {
-    void *p = tp_mmap(bytes, MAP_PROT, MAP_KIND);
+    void *p = tp_mmap(bytes, prot, MAP_KIND);
     if (p == NULL || TP_LIKELY(IS_LOW(p))) {
         return p;
     }
@@ -135,7 +154,7 @@ tp_slab_map(size_t bytes)
     for (int tries = 0; tries < 4096; tries++) {
         /* relaxed: as above. */
         uintptr_t at = atomic_load_explicit(&hint, memory_order_relaxed);
-        p = mmap((void *)at, bytes, MAP_PROT, MAP_KIND, -1, 0);
+        p = mmap((void *)at, bytes, prot, MAP_KIND, -1, 0);
         if (p == MAP_FAILED) {
             return NULL;
         }
@@ -150,12 +169,17 @@ tp_slab_map(size_t bytes)
     return NULL;
 }
 
-/* A region's worth of address space, aligned to its own size. */
-static char *
-map_aligned(void)
+void *
+tp_slab_map(size_t bytes)
 {
-    size_t size = TP_SLAB_REGION_BYTES;
-    char *raw = tp_slab_map(2 * size);
+    return map_low(bytes, MAP_PROT);
+}
+
+/* Address space, aligned to its own size. */
+static char *
+map_aligned(size_t size, int prot)
+{
+    char *raw = map_low(2 * size, prot);
     if (raw == NULL) {
         return NULL;
     }
@@ -167,28 +191,107 @@ map_aligned(void)
     return raw + lead;
 }
 
+/* --- Regions ------------------------------------------------------------ */
+
+static char *
+window_map(void)
+{
+    char *base = map_aligned(WINDOW_BYTES, PROT_NONE);
+    tp_mutex_lock(&window.lock, TP_RANK_SLAB);
+    bool first = window.base == NULL;
+    if (first) {
+        window.base = base;
+    }
+    char *there = window.base;
+    tp_mutex_unlock(&window.lock, TP_RANK_SLAB);
+    if (!first && base != NULL) {
+        tp_munmap(base, WINDOW_BYTES);
+    }
+    return there;
+}
+
+static void
+window_put(const char *p)
+{
+    uint64_t bit = (uint64_t)1
+                   << ((size_t)(p - window.base) / TP_SLAB_REGION_BYTES);
+    tp_mutex_lock(&window.lock, TP_RANK_SLAB);
+    window.taken &= ~bit;
+    tp_mutex_unlock(&window.lock, TP_RANK_SLAB);
+}
+
+/* NULL: the window is full, or there is no address space for one. */
+static char *
+window_get(void)
+{
+    char *p = NULL;
+    tp_mutex_lock(&window.lock, TP_RANK_SLAB);
+    char *base = window.base;
+    tp_mutex_unlock(&window.lock, TP_RANK_SLAB);
+    if (base == NULL && (base = window_map()) == NULL) {
+        return NULL;
+    }
+    tp_mutex_lock(&window.lock, TP_RANK_SLAB);
+    if (window.taken != UINT64_MAX) {
+        size_t i = (size_t)__builtin_ctzll(~window.taken);
+        window.taken |= (uint64_t)1 << i;
+        p = base + i * TP_SLAB_REGION_BYTES;
+    }
+    tp_mutex_unlock(&window.lock, TP_RANK_SLAB);
+    if (p != NULL && tp_mprotect(p, TP_SLAB_REGION_BYTES, MAP_PROT) != 0) {
+        window_put(p);
+        return NULL;
+    }
+    return p;
+}
+
+static bool
+in_window(const void *p)
+{
+    tp_mutex_lock(&window.lock, TP_RANK_SLAB);
+    const char *base = window.base;
+    tp_mutex_unlock(&window.lock, TP_RANK_SLAB);
+    return base != NULL && (uintptr_t)p - (uintptr_t)base < WINDOW_BYTES;
+}
+
 /* A small process stays small: the first region of a kind has small pages.
- * Where there is need for a second one, huge pages waste little and save most
- * of the cost of a first touch. Advice only, a failure costs time. */
-static int
-page_advice(struct pool *pool)
+ * Where there is need for a second one, huge pages waste little, save most of
+ * the cost of a first touch, and of TLB misses among actors that are all busy.
+ * Where there is need for many, most actors wait: see Rejected. */
+static bool
+shall_be_huge(struct pool *pool)
 {
     tp_mutex_lock(&pool->depot.lock, TP_RANK_SLAB);
-    bool first = pool->regions == 0;
+    size_t regions = pool->regions;
     tp_mutex_unlock(&pool->depot.lock, TP_RANK_SLAB);
-    return first ? MADV_NOHUGEPAGE : MADV_HUGEPAGE;
+    return regions > 0 && regions <= HUGE_REGIONS;
+}
+
+/* The advice about pages may fail, which costs time. */
+static char *
+region_map(struct pool *pool)
+{
+    char *p = shall_be_huge(pool) ? window_get() : NULL;
+    bool huge = p != NULL;
+    if (!huge) {
+        p = map_aligned(TP_SLAB_REGION_BYTES, MAP_PROT);
+    }
+    if (p != NULL) {
+        TP_UNPOISON(p, TP_SLAB_REGION_BYTES);
+        tp_madvise(p, TP_SLAB_REGION_BYTES,
+                   huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+    }
+    return p;
 }
 
 static struct region *
 region_new(enum tp_slab_kind kind)
 {
-    char *p = map_aligned();
-    if (p == NULL) {
+    struct region *r = (struct region *)(void *)region_map(&pools[kind]);
+    if (r == NULL) {
         return NULL;
     }
-    TP_UNPOISON(p, TP_SLAB_REGION_BYTES);
-    tp_madvise(p, TP_SLAB_REGION_BYTES, page_advice(&pools[kind]));
-    struct region *r = (struct region *)(void *)p;
+    memset(r, 0, sizeof *r); /* one of the window may have been in use */
     r->kind = kind;
     r->chunk_bytes = kind_bytes[kind];
     r->chunks = (TP_SLAB_REGION_BYTES - HEADER_BYTES) / kind_bytes[kind];
@@ -203,7 +306,12 @@ static void
 region_unmap(struct region *r)
 {
     TP_UNPOISON(r, TP_SLAB_REGION_BYTES);
-    tp_munmap(r, TP_SLAB_REGION_BYTES);
+    if (in_window(r)) {
+        tp_madvise(r, TP_SLAB_REGION_BYTES, MADV_DONTNEED);
+        window_put((char *)r);
+    } else {
+        tp_munmap(r, TP_SLAB_REGION_BYTES);
+    }
 }
 
 static struct region *
@@ -731,6 +839,10 @@ tp_slab_fini(void)
     }
     for (int k = 0; k < TP_SLAB_KINDS; k++) {
         pool_fini(&pools[k]);
+    }
+    if (window.base != NULL) {
+        tp_munmap(window.base, WINDOW_BYTES);
+        window.base = NULL;
     }
     going = NULL;
     return true;

@@ -17,6 +17,8 @@
 
 #define ARITY         4u
 #define FIRE_BATCH    64
+#define FIRE_MAX      256 /* by one call, so that a crowd keeps nobody waiting */
+#define WAIT_BLOCK    100 /* wait entries made at once, 4 KB */
 #define ID_INDEX_BITS 24
 #define ID_GEN_MASK   ((1u << 28) - 1)
 
@@ -34,6 +36,13 @@ struct item {
     uint32_t seat; /* the node's */
 };
 
+/* Never freed before the end: an actor's first deadline and its last moment
+ * come in crowds, and malloc would have them all at one of its locks. */
+struct wait_block {
+    struct wait_block *next;
+    struct tp_wait_timer waits[WAIT_BLOCK];
+};
+
 /* All under lock, but for tp_timer_earliest. */
 static struct {
     struct tp_mutex lock;
@@ -42,6 +51,8 @@ static struct {
     /* By seat: index in the heap; of a free one: the next free seat, or 0. */
     uint32_t *seats;
     uint32_t seat_count, seat_capacity, seat_free;
+    struct wait_block *wait_blocks;
+    struct tp_wait_timer *wait_free;
     struct id_entry *ids;
     uint32_t id_count, id_capacity, id_free;
 } timers;
@@ -207,14 +218,41 @@ head_key_locked(void)
 
 /* -- waits --------------------------------------------------------------- */
 
-void
-tp_wait_timer_init(struct tp_wait_timer *t, struct tp_slot *slot)
+/* None is free. */
+static int
+make_waits_locked(void)
 {
-    memset(t, 0, sizeof *t);
-    t->node.kind = TP_TIMER_WAIT;
-    t->slot = slot;
-    atomic_init(&t->armed, TP_NEVER);
-    atomic_init(&t->wait_deadline, TP_NEVER);
+    struct wait_block *b = tp_malloc(sizeof *b);
+    if (b == NULL) {
+        return TROUPE_ENOMEM;
+    }
+    b->next = timers.wait_blocks;
+    timers.wait_blocks = b;
+    for (unsigned i = WAIT_BLOCK; i-- > 0;) {
+        b->waits[i].next_free = timers.wait_free;
+        timers.wait_free = &b->waits[i];
+    }
+    return 0;
+}
+
+struct tp_wait_timer *
+tp_wait_timer_new(struct tp_slot *slot)
+{
+    lock();
+    struct tp_wait_timer *t = NULL;
+    if (timers.wait_free != NULL || make_waits_locked() == 0) {
+        t = timers.wait_free;
+        timers.wait_free = t->next_free;
+    }
+    tp_mutex_unlock(&timers.lock, TP_RANK_TIMER);
+    if (t != NULL) {
+        memset(t, 0, sizeof *t);
+        t->node.kind = TP_TIMER_WAIT;
+        t->slot = slot;
+        atomic_init(&t->armed, TP_NEVER);
+        atomic_init(&t->wait_deadline, TP_NEVER);
+    }
+    return t;
 }
 
 static void
@@ -272,7 +310,7 @@ tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns)
 }
 
 void
-tp_wait_timer_fini(struct tp_wait_timer *t)
+tp_wait_timer_free(struct tp_wait_timer *t)
 {
     /* Not without the lock, by a look at armed: it is TP_NEVER for a moment
      * while the entry goes back into the heap (wait_came_up). */
@@ -280,8 +318,9 @@ tp_wait_timer_fini(struct tp_wait_timer *t)
     uint64_t before = head_key_locked();
     if (t->node.seat != 0) {
         heap_remove(&t->node);
-        set_armed(t, TP_NEVER);
     }
+    t->next_free = timers.wait_free;
+    timers.wait_free = t;
     unlock_and_tell(before);
 }
 
@@ -470,7 +509,7 @@ tp_timers_run(uint64_t now_ns)
             fire(&due[i]);
         }
         total += n;
-    } while (n == FIRE_BATCH);
+    } while (n == FIRE_BATCH && total < FIRE_MAX);
     return total;
 }
 
@@ -494,6 +533,11 @@ tp_timers_fini(void)
                 tp_container_of(timers.heap[i].node, struct tp_event, node);
             e->drop(e);
         }
+    }
+    while (timers.wait_blocks != NULL) {
+        struct wait_block *b = timers.wait_blocks;
+        timers.wait_blocks = b->next;
+        tp_free(b);
     }
     tp_free(timers.heap);
     tp_free(timers.seats);

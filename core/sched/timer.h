@@ -46,8 +46,10 @@ struct tp_wait_timer {
     _Atomic uint64_t armed;
     /* owner writes, lock reads: what the current wait wants, or TP_NEVER */
     _Atomic uint64_t wait_deadline;
-    /* set at birth */
-    struct tp_slot *slot;
+    union {
+        struct tp_slot *slot; /* set at birth */
+        struct tp_wait_timer *next_free;
+    };
 };
 
 /* A delayed action. Embedded in the caller's struct. */
@@ -73,14 +75,15 @@ struct tp_event {
 int tp_timers_init(void);
 void tp_timers_fini(void);
 
-void tp_wait_timer_init(struct tp_wait_timer *t, struct tp_slot *slot);
+/* The entry of the actor in slot; NULL: no memory. */
+struct tp_wait_timer *tp_wait_timer_new(struct tp_slot *slot);
 
 /* Owner, before it parks: wake me at deadline_ns (TP_NEVER: do not). Returns
  * 0 or TROUPE_ENOMEM. */
 int tp_wait_timer_set(struct tp_wait_timer *t, uint64_t deadline_ns);
 
-/* Owner, at its end: out of the heap. */
-void tp_wait_timer_fini(struct tp_wait_timer *t);
+/* Owner, at its end: out of the heap, and gone. */
+void tp_wait_timer_free(struct tp_wait_timer *t);
 
 /* Fires e at deadline_ns; *out_id, never 0, is its id. Takes e until fire has
  * returned false, drop was called or a cancel has won: on return it may be
@@ -101,7 +104,8 @@ tp_timers_earliest(void)
     return atomic_load_explicit(&tp_timer_earliest, memory_order_relaxed);
 }
 
-/* Fires all that is due at now_ns; returns how many. Any scheduler thread. */
+/* Fires what is due at now_ns, the earliest first; returns how many. It may leave
+ * some for the next call when there are hundreds. Any scheduler thread. */
 size_t tp_timers_run(uint64_t now_ns);
 
 /* Drops, earliest first, entries that can change nothing any more, until one

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -63,6 +64,77 @@ teardown(void **state)
     tp_fault_arm(0);
     tp_slab_set_retain(TP_SLAB_RETAIN_BYTES);
     return tp_slab_fini() ? 0 : -1;
+}
+
+/* Does the kernel know p's mapping by this flag of /proc/self/smaps? */
+static bool
+has_flag(const void *p, const char *flag)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    assert_non_null(f);
+    char line[512];
+    bool inside = false, found = false;
+    while (!found && fgets(line, sizeof line, f) != NULL) {
+        unsigned long long lo, hi;
+        if (sscanf(line, "%llx-%llx ", &lo, &hi) == 2) {
+            inside = lo <= (uintptr_t)p && (uintptr_t)p < hi;
+        } else if (inside && strncmp(line, "VmFlags:", 8) == 0) {
+            found = strstr(line, flag) != NULL;
+            break;
+        }
+    }
+    assert_int_equal(fclose(f), 0);
+    return found;
+}
+
+static uintptr_t
+gib_of(const void *p)
+{
+    return (uintptr_t)p >> 30;
+}
+
+/* A small process stays small, one with a hundred thousand actors that wait has
+ * them in small pages. */
+static void
+huge_pages_are_asked_for_in_between(void **state)
+{
+    (void)state;
+    if (access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0) {
+        skip();
+    }
+    take_many(TP_SLAB_LARGE, 2300); /* 19 regions */
+    assert_true(has_flag(held[0], " nh"));
+    assert_true(has_flag(held[300], " hg"));
+    assert_true(has_flag(held[2299], " nh"));
+    assert_int_not_equal(gib_of(held[300]), gib_of(held[0]));
+    assert_int_not_equal(gib_of(held[300]), gib_of(held[2299]));
+    give_many(TP_SLAB_LARGE, 2300);
+}
+
+/* A second region is one of the huge ones; memory can be wanting at any step. */
+static void
+a_second_region_survives_failing_system_calls(void **state)
+{
+    (void)state;
+    needs_faults();
+    bool fired = true;
+    for (long n = 1; fired; n++) {
+        assert_true(tp_slab_fini());
+        tp_fault_arm(n);
+        for (int i = 0; i < 200; i++) {
+            held[i] = tp_slab_get(TP_SLAB_LARGE);
+        }
+        fired = tp_fault_fired();
+        tp_fault_arm(0);
+        for (int i = 0; i < 200; i++) {
+            if (held[i] != NULL) {
+                memset(held[i], 1, 64);
+                tp_slab_put(TP_SLAB_LARGE, held[i]);
+            } else {
+                assert_true(fired);
+            }
+        }
+    }
 }
 
 static void
@@ -265,6 +337,10 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(chunks_are_apart_and_come_back, teardown),
+        cmocka_unit_test_teardown(huge_pages_are_asked_for_in_between,
+                                  teardown),
+        cmocka_unit_test_teardown(a_second_region_survives_failing_system_calls,
+                                  teardown),
         cmocka_unit_test_teardown(base_finds_the_chunk, teardown),
         cmocka_unit_test_teardown(last_chunk_is_reused_first, teardown),
         cmocka_unit_test_teardown(mass_death_gives_memory_back, teardown),

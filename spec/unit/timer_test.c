@@ -111,6 +111,17 @@ teardown(void **state)
     return 0;
 }
 
+/* What one call leaves of a crowd the next one fires. */
+static size_t
+run_all(uint64_t now_ns)
+{
+    size_t total = 0, n;
+    while ((n = tp_timers_run(now_ns)) > 0) {
+        total += n;
+    }
+    return total;
+}
+
 /* --- events --- */
 
 static void
@@ -120,6 +131,21 @@ nothing_is_due_in_an_empty_heap(void **state)
     assert_true(tp_timers_earliest() == TP_NEVER);
     assert_int_equal(tp_timers_run(UINT64_MAX - 1), 0);
     assert_false(tp_timers_prune());
+}
+
+/* A worker that fires has actors who wait for it. */
+static void
+a_crowd_is_not_fired_by_one_call(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < EVENTS; i++) {
+        start(&probes[i], 10);
+    }
+    size_t n = tp_timers_run(10);
+    assert_in_range(n, 1, EVENTS / 4);
+    assert_true(tp_timers_earliest() == 10);
+    assert_int_equal(run_all(10), EVENTS - n);
+    assert_true(tp_timers_earliest() == TP_NEVER);
 }
 
 static void
@@ -133,7 +159,7 @@ events_fire_in_the_order_of_their_deadlines(void **state)
         probe_start(&probes[i], 1 + random_next(&x) % 1000);
     }
     assert_int_equal(tp_timers_run(0), 0);
-    assert_int_equal(tp_timers_run(1000), EVENTS);
+    assert_int_equal(run_all(1000), EVENTS);
     assert_int_equal(fired_count, EVENTS);
     for (size_t i = 1; i < EVENTS; i++) {
         assert_true(fired_order[i - 1]->deadline <= fired_order[i]->deadline);
@@ -259,7 +285,7 @@ a_start_without_memory_leaves_nothing(void **state)
         }
         assert_true(failed <= 2);
     }
-    assert_int_equal(tp_timers_run(UINT64_MAX - 1), 300);
+    assert_int_equal(run_all(UINT64_MAX - 1), 300);
 }
 
 /* --- against a model --- */
@@ -634,7 +660,7 @@ the_scheduler_is_told_of_earlier_deadlines_only(void **state)
 
 /* --- waits --- */
 
-static struct tp_wait_timer wait;
+static struct tp_wait_timer *wait;
 static struct tp_slot *slot;
 
 /* A slot that runs, so that a wake only marks it. */
@@ -644,13 +670,14 @@ wait_begin(void)
     slot = tp_slot_alloc();
     /* relaxed: one thread. */
     atomic_fetch_or_explicit(&slot->state, TP_RUNNING, memory_order_relaxed);
-    tp_wait_timer_init(&wait, slot);
+    wait = tp_wait_timer_new(slot);
+    assert_non_null(wait);
 }
 
 static void
 wait_set(uint64_t deadline)
 {
-    CHECK_EQ(tp_wait_timer_set(&wait, deadline), 0);
+    CHECK_EQ(tp_wait_timer_set(wait, deadline), 0);
 }
 
 static enum tp_state
@@ -673,7 +700,7 @@ a_wait_is_ended_at_its_deadline(void **state)
     tp_timers_run(1000);
     assert_int_equal(slot_state(), TP_NOTIFIED);
     assert_true(tp_timers_earliest() == TP_NEVER);
-    tp_wait_timer_fini(&wait);
+    tp_wait_timer_free(wait);
 }
 
 /* A receive with a timeout that gets its message costs the heap nothing. */
@@ -685,7 +712,7 @@ a_later_deadline_leaves_the_heap_alone(void **state)
     wait_set(1000);
     for (uint64_t d = 1001; d < 2000; d++) {
         wait_set(d);
-        assert_true(wait.node.key == 1000 && wait.node.seat != 0);
+        assert_true(wait->node.key == 1000 && wait->node.seat != 0);
         assert_true(tp_timers_earliest() == 1000);
     }
     /* It comes up, finds that it is wanted later, and goes back. */
@@ -735,13 +762,13 @@ a_wait_for_ever_is_not_in_the_heap(void **state)
     (void)state;
     wait_begin();
     wait_set(TP_NEVER);
-    assert_int_equal(wait.node.seat, 0);
+    assert_int_equal(wait->node.seat, 0);
     assert_false(tp_timers_prune());
     wait_set(UINT64_MAX - 1);
     tp_timers_run(tp_now_ns() + 100 * YEAR);
     assert_int_equal(slot_state(), TP_RUNNING);
     assert_true(tp_timers_prune());
-    tp_wait_timer_fini(&wait);
+    tp_wait_timer_free(wait);
     assert_false(tp_timers_prune());
 }
 
@@ -749,13 +776,16 @@ static void
 a_wait_without_memory_says_so(void **state)
 {
     (void)state;
+    tp_fault_arm(1);
+    assert_null(tp_wait_timer_new(NULL));
+    tp_fault_arm(0);
     wait_begin();
     tp_fault_arm(1);
-    assert_int_equal(tp_wait_timer_set(&wait, 1000), TROUPE_ENOMEM);
+    assert_int_equal(tp_wait_timer_set(wait, 1000), TROUPE_ENOMEM);
     tp_fault_arm(0);
     tp_timers_run(5000);
     assert_int_equal(slot_state(), TP_RUNNING);
-    tp_wait_timer_fini(&wait);
+    tp_wait_timer_free(wait);
 }
 
 static counter owner_done;
@@ -795,7 +825,7 @@ no_wait_is_lost_while_others_fire(void **state)
     }
     set(&owner_done, 1);
     pthread_join(t, NULL);
-    tp_wait_timer_fini(&wait);
+    tp_wait_timer_free(wait);
     assert_false(tp_timers_prune());
 }
 
@@ -803,7 +833,7 @@ static uint64_t
 armed(void)
 {
     /* relaxed: to hit a moment, not to learn something. */
-    return atomic_load_explicit(&wait.armed, memory_order_relaxed);
+    return atomic_load_explicit(&wait->armed, memory_order_relaxed);
 }
 
 /* An entry comes up, and goes back, at the moment its actor ends. */
@@ -817,13 +847,14 @@ nothing_of_a_wait_is_left_after_fini(void **state)
     assert_int_equal(pthread_create(&t, NULL, run_timers, NULL), 0);
     FOR_A_WHILE(i, WAITS)
     {
-        tp_wait_timer_init(&wait, slot);
+        wait = tp_wait_timer_new(slot);
+        assert_non_null(wait);
         uint64_t early = tp_now_ns() + 300;
         wait_set(early);
         wait_set(early + YEAR);
         while (armed() == early) {
         }
-        tp_wait_timer_fini(&wait);
+        tp_wait_timer_free(wait);
         assert_false(tp_timers_prune()); /* under the lock: it is empty */
     }
     set(&owner_done, 1);
@@ -926,6 +957,7 @@ main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_due_in_an_empty_heap),
+        TEST(a_crowd_is_not_fired_by_one_call),
         TEST(events_fire_in_the_order_of_their_deadlines),
         TEST(an_event_fires_at_its_deadline_and_not_before),
         TEST(a_cancel_before_the_fire_gives_the_event_back),
