@@ -699,7 +699,6 @@ resize(struct tp_arena *a, void *p, size_t osize, size_t nsize)
     if (nsize > osize) {
         size_t more = nsize - osize;
         if (more > a->limit || a->used > a->limit - more) {
-            a->refused = true;
             return NULL;
         }
         tp_stack_note(); /* who goes deep makes his Lua stack grow, too */
@@ -721,23 +720,34 @@ resize(struct tp_arena *a, void *p, size_t osize, size_t nsize)
     return move(a, p, osize, nsize);
 }
 
+static __attribute__((noinline, cold)) void *
+refuse(struct tp_arena *a)
+{
+    a->refused = true;
+    if (a->on_refusal != NULL) {
+        a->on_refusal(a);
+    }
+    return NULL;
+}
+
 void *
 tp_arena_alloc(void *arena, void *ptr, size_t osize, size_t nsize)
 {
     struct tp_arena *a = arena;
+    void *p = NULL;
     tp_assert(ptr == NULL || osize != 0);
-    if (ptr == NULL) {
-        if (nsize > a->limit || a->used > a->limit - nsize || nsize == 0) {
-            a->refused |= nsize != 0;
-            return NULL;
+    if (nsize == 0) {
+        if (ptr != NULL) {
+            give(a, ptr, osize);
         }
-        return take(a, nsize);
+        return NULL;
     }
-    if (nsize != 0) {
-        return resize(a, ptr, osize, nsize);
+    if (ptr != NULL) {
+        p = resize(a, ptr, osize, nsize);
+    } else if (nsize <= a->limit && a->used <= a->limit - nsize) {
+        p = take(a, nsize);
     }
-    give(a, ptr, osize);
-    return NULL;
+    return TP_LIKELY(p != NULL) ? p : refuse(a);
 }
 
 /* --- Life --------------------------------------------------------------- */

@@ -30,6 +30,8 @@ struct tp_arena {
     size_t used;      /* bytes asked for and not given back */
     size_t limit;     /* used never grows beyond it; SIZE_MAX: none */
     bool refused;     /* something did not fit, once */
+    /* Before a NULL for want of memory, or NULL. May not return. */
+    void (*on_refusal)(struct tp_arena *a);
     size_t trim_at;   /* look for empty chunks when used falls below */
     struct tp_arena_free *free[TP_ARENA_CLASSES];
     size_t peak;                   /* see tp_arena_peak */
@@ -42,7 +44,7 @@ struct tp_arena {
     struct tp_arena_large *strays; /* the same, used as if from a chunk */
 };
 
-/* Takes no memory yet. limit_bytes 0: no limit. */
+/* Takes no memory yet. limit_bytes 0: no limit. on_refusal is NULL after it. */
 void tp_arena_init(struct tp_arena *a, size_t limit_bytes);
 
 /* Free all that is still allocated. The struct may be initialised again. */

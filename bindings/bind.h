@@ -163,6 +163,10 @@ bool tp_vm_meant_fault(struct tp_actor *a, uintptr_t address);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
 bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
 
+/* Does a trace of the state run, or C code that one has called? False where
+ * that is not known. */
+bool tp_vm_is_in_trace(const struct tp_lua *t);
+
 /* Can compiled loops of long C calls be cut short (want_fence)? */
 bool tp_vm_can_fence(void);
 

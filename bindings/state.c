@@ -712,6 +712,27 @@ prepare_close(lua_State *L, struct tp_lua *t)
     t->arena.limit = limit;
 }
 
+/*
+ * LuaJIT raises an error now. Within a trace it may take what it finds there for
+ * a frame of the Lua stack, and crash, sooner or later (lj_err_mem): the actor
+ * ends here, or what its finish still has to do. Its state can be closed, as
+ * after an error.
+ */
+static void
+on_refusal(struct tp_arena *arena)
+{
+    struct tp_lua *t = tp_container_of(arena, struct tp_lua, arena);
+    struct tp_actor *a = tp_actor_self();
+    if (a == NULL || t->borrowed || !tp_vm_is_in_trace(t)) {
+        return;
+    }
+    if (a->finishing) {
+        tp_finish_give_up(a);
+    }
+    tell_failure(a, t, NULL, tp_reason_const(TP_REASON_MEMORY));
+    tp_actor_exit(a, tp_reason_const(TP_REASON_MEMORY));
+}
+
 /* Under lua_cpcall, since an error that nobody catches ends the process, and
  * each push of a function may raise one of memory. */
 static int
@@ -747,6 +768,7 @@ lua_main(struct tp_actor *a, void *arg)
     /* Not before: lua_newstate crashes when its second block is refused. With
      * no limit all its blocks come from the first chunk, or the first fails. */
     tp_arena_set_limit(&t->arena, t->memory_limit);
+    t->arena.on_refusal = on_refusal;
     int status = lua_cpcall(L, open_all, t);
     if (t->arena.limit != SIZE_MAX) { /* garbage shall not count for much */
         lua_gc(L, LUA_GCSETPAUSE, LIMITED_GC_PAUSE);

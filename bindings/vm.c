@@ -544,6 +544,17 @@ tp_vm_open(lua_State *L, struct tp_lua *t)
 #endif
 }
 
+bool
+tp_vm_is_in_trace(const struct tp_lua *t)
+{
+    uintptr_t base = 0;
+    if (vm.jit_base != 0 && t->dispatch != 0) {
+        memcpy(&base, (void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base),
+               sizeof base);
+    }
+    return base != 0;
+}
+
 /*
  * The state may have been left in the middle of a trace. It would still think
  * that one runs, and a collection that a finalizer asks for would wait for its

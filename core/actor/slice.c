@@ -102,6 +102,16 @@ gives_up(struct tp_worker *w, struct tp_actor *a,
     return true;
 }
 
+void
+tp_finish_give_up(struct tp_actor *a)
+{
+    struct tp_worker *w = tp_worker_self();
+    a->given_up = true;
+    w->after = TP_AFTER_OVERFLOW;
+    tp_fiber_switch_final(&a->fiber, &w->fiber);
+    abort();
+}
+
 static bool
 classify(const struct tp_preempt_frame *f, void *ucontext)
 {

@@ -37,4 +37,9 @@ void tp_stack_note(void);
  */
 void tp_stack_check(void);
 
+/* The running actor's finish cannot go on: its class's finish is left for good,
+ * as one that does not come to its end, and the actor's end goes on without it.
+ * Hold no lock. */
+_Noreturn void tp_finish_give_up(struct tp_actor *a);
+
 #endif
