@@ -32,7 +32,7 @@ struct tp_arena {
     bool refused;     /* something did not fit, once */
     /* Before a NULL for want of memory, or NULL. May not return. */
     void (*on_refusal)(struct tp_arena *a);
-    size_t trim_at;   /* look for empty chunks when used falls below */
+    size_t trim_at; /* look for empty chunks when used falls below */
     struct tp_arena_free *free[TP_ARENA_CLASSES];
     size_t peak;                   /* see tp_arena_peak */
     size_t held;                   /* bytes of chunks */
