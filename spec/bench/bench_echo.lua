@@ -2,7 +2,8 @@
 -- bench_echo.lua - TCP echo of 64 bytes over 100 connections, each of which asks
 -- again when it has its answer: requests per second, how long one takes, and the
 -- CPU time of the server; against Erlang and Go, which must be compiled already
--- (spec/bench/run --peers does it).
+-- (spec/bench/run --peers does it), and against the load generator's own server,
+-- which is C on libuv and has no actors: no other can be much faster than that.
 --
 --   luajit spec/bench/bench_echo.lua [peers...]     beam, go
 --
@@ -15,23 +16,27 @@ local servers = dofile "spec/servers.lua"
 
 local SECONDS = tonumber(os.getenv "ECHO_SECONDS") or 2
 local ROUNDS = tonumber(os.getenv "ECHO_ROUNDS") or 3
-local LOAD = ("--connections 100 --size 64 --warmup 0.5 --duration %g"):format(SECONDS + 0.5)
+local WARMUP = 0.5
+local LOAD = ("--connections 100 --size 64 --warmup %g --duration %g"):format(WARMUP,
+  SECONDS + WARMUP)
 local SCHEDULERS = { 1, 2 }
 
 local COMMANDS = {
   troupe = servers.echo,
   beam = function(n) return ("erl +S %d -noinput -pa build/peers -s echo main"):format(n) end,
   go = function(n) return ("env GOMAXPROCS=%d build/peers/go-echo"):format(n) end,
+  libuv = function() return servers.load .. " --serve echo --duration 60" end, -- one thread
 }
 
-local names = { "troupe", unpack(arg) }
+local names = { "troupe", "libuv", unpack(arg) }
 
 local function ask(server)
   local before = server:cpu()
   local figures, text = server:load(LOAD)
   assert(figures, text)
   return { rate = figures.requests_per_s, p50 = figures.p50, p99 = figures.p99,
-    cpu = (server:cpu() - before) / figures.requests * 1e6 }
+    cpu = (server:cpu() - before) / figures.requests * 1e6,
+    client = figures.cpu / (SECONDS + WARMUP) * 100 }
 end
 
 local function median(list, key)
@@ -45,8 +50,8 @@ end
 
 local function report(name, schedulers, figures)
   print(('{"bench":"echo","peer":"%s","schedulers":%d,"value":%.0f,"unit":"requests/s",'
-    .. '"p50_us":%.0f,"p99_us":%.0f,"cpu_us":%.2f}'):format(name, schedulers, figures.rate,
-    figures.p50, figures.p99, figures.cpu))
+    .. '"p50_us":%.0f,"p99_us":%.0f,"cpu_us":%.2f,"client_busy":%.0f}'):format(name, schedulers,
+    figures.rate, figures.p50, figures.p99, figures.cpu, figures.client))
 end
 
 -- The median round of the number of schedulers that does more.
