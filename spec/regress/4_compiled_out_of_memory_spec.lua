@@ -47,6 +47,19 @@ describe("compiled code that runs out of memory", function()
     ]])
   end)
 
+  helper.it("ends it on a thread of the pool and in a coroutine under table.sort", function()
+    assert.same({ 0, "memory\tmemory\n", "" }, run [[
+      print(ends_of(function()
+        troupe.blocking(run_out)
+      end), ends_of(function()
+        table.sort({ 3, 1, 2 }, function(a, b)
+          coroutine.wrap(run_out)()
+          return a < b
+        end)
+      end))
+    ]])
+  end)
+
   helper.it("closes the state of the actor", function()
     assert.same({ 0, "memory\ttrue\n", "" }, run [[
       local open = os.tmpname()
