@@ -17,7 +17,7 @@
 
 #define ARITY         4u
 #define FIRE_BATCH    64
-#define FIRE_MAX      256 /* by one call, so that a crowd keeps nobody waiting */
+#define FIRE_MAX      256 /* seen by a call, so that a crowd keeps nobody waiting */
 #define WAIT_BLOCK    100 /* wait entries made at once, 4 KB */
 #define ID_INDEX_BITS 24
 #define ID_GEN_MASK   ((1u << 28) - 1)
@@ -495,13 +495,14 @@ size_t
 tp_timers_run(uint64_t now_ns)
 {
     size_t total = 0;
-    uint32_t n;
+    uint32_t n, seen = 0;
     do {
         struct due due[FIRE_BATCH];
         n = 0;
         lock();
         uint64_t before = head_key_locked();
-        while (n < FIRE_BATCH && head_key_locked() <= now_ns) {
+        for (; n < FIRE_BATCH && seen < FIRE_MAX && head_key_locked() <= now_ns;
+             seen++) {
             n += came_up(timers.heap[0].node, now_ns, &due[n], &total);
         }
         unlock_and_tell(before);
@@ -509,7 +510,7 @@ tp_timers_run(uint64_t now_ns)
             fire(&due[i]);
         }
         total += n;
-    } while (n == FIRE_BATCH && total < FIRE_MAX);
+    } while (n == FIRE_BATCH && seen < FIRE_MAX);
     return total;
 }
 

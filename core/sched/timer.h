@@ -13,7 +13,7 @@
  *           the holder of the lock.
  * Locks:    TP_RANK_TIMER.
  * Ordering: TMR-1 in timer.c.
- * Fails:    start: TROUPE_ENOMEM.
+ * Fails:    start, set: TROUPE_ENOMEM; new: NULL.
  * Rejected: a timing wheel - ticks cost wake-ups when idle, cascades cost
  *           latency; a heap per worker - the timekeeper would have to look at
  *           all of them, and the lazy wait entries make the lock rare.

@@ -148,6 +148,24 @@ a_crowd_is_not_fired_by_one_call(void **state)
     assert_true(tp_timers_earliest() == TP_NEVER);
 }
 
+/* They fire under the lock. */
+static void
+a_crowd_of_intervals_is_not_fired_by_one_call(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < EVENTS; i++) {
+        probe_init(&probes[i]);
+        probes[i].event.interval_ns = 1000;
+        probes[i].more = UINT64_MAX;
+        probe_start(&probes[i], 10);
+    }
+    size_t n = tp_timers_run(10);
+    assert_in_range(n, 1, EVENTS / 4);
+    assert_true(tp_timers_earliest() == 10);
+    assert_int_equal(run_all(10), EVENTS - n);
+    assert_true(tp_timers_earliest() == 1010);
+}
+
 static void
 events_fire_in_the_order_of_their_deadlines(void **state)
 {
@@ -838,7 +856,7 @@ armed(void)
 
 /* An entry comes up, and goes back, at the moment its actor ends. */
 static void
-nothing_of_a_wait_is_left_after_fini(void **state)
+nothing_of_a_wait_is_left_after_its_end(void **state)
 {
     pthread_t t;
     (void)state;
@@ -958,6 +976,7 @@ main(void)
     const struct CMUnitTest tests[] = {
         TEST(nothing_is_due_in_an_empty_heap),
         TEST(a_crowd_is_not_fired_by_one_call),
+        TEST(a_crowd_of_intervals_is_not_fired_by_one_call),
         TEST(events_fire_in_the_order_of_their_deadlines),
         TEST(an_event_fires_at_its_deadline_and_not_before),
         TEST(a_cancel_before_the_fire_gives_the_event_back),
@@ -984,7 +1003,7 @@ main(void)
         TEST(a_wait_for_ever_is_not_in_the_heap),
         TEST(a_wait_without_memory_says_so),
         TEST(no_wait_is_lost_while_others_fire),
-        TEST(nothing_of_a_wait_is_left_after_fini),
+        TEST(nothing_of_a_wait_is_left_after_its_end),
         TEST(prune_drops_what_cannot_matter_up_to_what_can),
         TEST(prune_keeps_a_wait_that_is_wanted),
         TEST(prune_does_not_lose_a_wait_that_begins),
