@@ -25,7 +25,7 @@
  * Locks:    none here; the slabs take TP_RANK_SLAB.
  * Memory:   as in arena.h.
  * Parks:    never.
- * Fails:    growing: NULL. Where too little stack is left for a lock or for
+ * Fails:    growing: NULL, after on_refusal. Where too little stack is left for a lock or for
  *           malloc, the running actor ends here (tp_stack_check).
  * Remains:  rounding, at most 1/9 above 128 bytes and 7 bytes below; free
  *           space between blocks that live on, until neighbours are freed.

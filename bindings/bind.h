@@ -167,9 +167,6 @@ bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
  * that is not known. */
 bool tp_vm_is_in_trace(const struct tp_lua *t);
 
-/* Can compiled loops of long C calls be cut short (want_fence)? */
-bool tp_vm_can_fence(void);
-
 /* Before a state is its host's again. */
 void tp_vm_unfence(struct tp_lua *t);
 

@@ -148,11 +148,11 @@ static bool
 is_code_area(uintptr_t p, struct code_link *link)
 {
     struct dl_find_object o;
-    return p != 0 && (p & 4095) == 0 &&
+    return p != 0 && p % PAGE_BYTES == 0 &&
            p - vm.interpreter.lo + TRACE_REACH < 2 * TRACE_REACH &&
            _dl_find_object((void *)p, &o) != 0 && peek(p, link) &&
-           link->size >= 4096 && link->size <= (1u << 26) &&
-           (link->size & 4095) == 0 && (link->next & 4095) == 0;
+           link->size >= PAGE_BYTES && link->size <= (1u << 26) &&
+           link->size % PAGE_BYTES == 0 && link->next % PAGE_BYTES == 0;
 }
 
 /* -- the interpreter ----------------------------------------------------- */
@@ -251,6 +251,7 @@ tp_vm_captured(lua_State *L, uintptr_t dispatch)
     t->dispatch = dispatch;
     return 0;
 }
+
 /* LuaJIT may give code the right to be written, too, for ever (an option of its
  * build): then it does not care for rights, and would miss this one. */
 static bool
@@ -335,6 +336,19 @@ tp_vm_preemption(enum troupe_preemption wanted)
                : wanted;
 }
 
+/* -- traces -------------------------------------------------------------- */
+
+bool
+tp_vm_is_in_trace(const struct tp_lua *t)
+{
+    uintptr_t base = 0;
+    if (vm.jit_base != 0 && t->dispatch != 0) {
+        memcpy(&base, (void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base),
+               sizeof base);
+    }
+    return base != 0;
+}
+
 /* -- the fence ----------------------------------------------------------- */
 
 /*
@@ -349,30 +363,29 @@ tp_vm_preemption(enum troupe_preemption wanted)
  *          frames of C code                           maybe: what was left in
  *   sp                                                unused parts of frames
  *
- * An error leaves by a stub in code of this state; where the fence does not cover
- * that, it waits for a trace that comes by.
+ * An error leaves by an exit of the trace, in code of this state; where the fence
+ * does not cover that, it waits for a trace that comes by.
  */
 struct code {
     struct range areas[AREAS_MAX];
     unsigned count;
 };
 
+/* The state may be closed by now. */
 static uintptr_t
-word_at(const struct tp_lua *t, int32_t offset)
+newest_area(const struct tp_lua *t)
 {
-    uintptr_t word = 0;
-    return offset != 0 && t->dispatch != 0 &&
-                   peek_at(t->dispatch + (uintptr_t)(intptr_t)offset, &word,
-                           sizeof word)
-               ? word
-               : 0;
+    uintptr_t p = 0;
+    uintptr_t at = t->dispatch + (uintptr_t)(intptr_t)vm.areas;
+    return vm.areas != 0 && t->dispatch != 0 && peek_at(at, &p, sizeof p) ? p
+                                                                          : 0;
 }
 
 static void
 find_code(const struct tp_lua *t, struct code *out)
 {
     struct code_link link;
-    uintptr_t p = word_at(t, vm.areas);
+    uintptr_t p = newest_area(t);
     out->count = 0;
     while (out->count < AREAS_MAX && is_code_area(p, &link)) {
         out->areas[out->count].lo = p;
@@ -397,7 +410,7 @@ static bool
 owns(const struct tp_lua *t, uintptr_t address)
 {
     struct code_link link;
-    uintptr_t p = word_at(t, vm.areas);
+    uintptr_t p = newest_area(t);
     for (unsigned i = 0; i < UINT16_MAX && is_code_area(p, &link); i++) {
         if (address - p < link.size) {
             return true;
@@ -407,14 +420,16 @@ owns(const struct tp_lua *t, uintptr_t address)
     return false;
 }
 
-/* A page that is not the state's any more may be somebody else's. */
+/* A page that is not the state's any more may be somebody else's: it is
+ * forgotten. */
 static void
 take_down(struct tp_lua *t, const uintptr_t *but)
 {
     for (unsigned i = 0; i < TP_FENCE_PAGES; i++) {
-        if (t->fence[i] != 0 && t->fence[i] != but[i] && owns(t, t->fence[i]) &&
-            mprotect((void *)t->fence[i], PAGE_BYTES, PROT_READ | PROT_EXEC) ==
-                0) {
+        uintptr_t page = t->fence[i];
+        if (page != 0 && page != but[i] &&
+            (!owns(t, page) ||
+             mprotect((void *)page, PAGE_BYTES, PROT_READ | PROT_EXEC) == 0)) {
             t->fence[i] = 0;
         }
     }
@@ -483,8 +498,8 @@ want_fence(struct tp_actor *a, struct tp_lua *t,
     bool yields = atomic_load_explicit(&tp_worker_self()->yield_wanted,
                                        memory_order_relaxed);
     if (t->L == NULL || !f->may_fault ||
-        !(yields ? is_met_long(a, t) : a->finishing) ||
-        word_at(t, vm.jit_base) == 0 || !tp_fault_is_installed()) {
+        !(yields ? is_met_long(a, t) : a->finishing) || !tp_vm_is_in_trace(t) ||
+        !tp_fault_is_installed()) {
         return;
     }
     find_code(t, &c);
@@ -499,12 +514,6 @@ tp_vm_unfence(struct tp_lua *t)
 {
     static const uintptr_t none[TP_FENCE_PAGES];
     take_down(t, none);
-}
-
-bool
-tp_vm_can_fence(void)
-{
-    return vm.areas != 0;
 }
 
 /*
@@ -542,17 +551,6 @@ tp_vm_open(lua_State *L, struct tp_lua *t)
     (void)L;
     (void)t;
 #endif
-}
-
-bool
-tp_vm_is_in_trace(const struct tp_lua *t)
-{
-    uintptr_t base = 0;
-    if (vm.jit_base != 0 && t->dispatch != 0) {
-        memcpy(&base, (void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base),
-               sizeof base);
-    }
-    return base != 0;
 }
 
 /*
