@@ -42,16 +42,15 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#define GRAIN       8
-#define FINE_MAX    128
-#define FINE_COUNT  16
-#define ROOMY       23 /* the class of 256 bytes */
-#define MEDIUM_MAX  8192
-#define LARGE_FROM  (96u << 10) /* held: from here on LARGE chunks */
-#define TRIM_FROM   (256u << 10)
-#define MEND_STEP   (16u << 10)
-#define HUGE_FROM   (8u << 20) /* wastes at most a quarter */
-#define ABSURD_SIZE (SIZE_MAX / 4)
+#define GRAIN      8
+#define FINE_MAX   128
+#define FINE_COUNT 16
+#define ROOMY      23 /* the class of 256 bytes */
+#define MEDIUM_MAX 8192
+#define LARGE_FROM (96u << 10) /* held: from here on LARGE chunks */
+#define TRIM_FROM  (256u << 10)
+#define MEND_STEP  (16u << 10)
+#define HUGE_FROM  (8u << 20) /* wastes at most a quarter */
 
 /* LuaJIT can't address all that malloc returns on AArch64 (slab.c): there every
  * large block is a low mapping. */
@@ -512,7 +511,7 @@ take_large(struct tp_arena *a, size_t n)
         return NULL;
     }
     void *p = n <= MEDIUM_MAX ? take_medium(a, n) : NULL;
-    if (p != NULL || n > ABSURD_SIZE) {
+    if (p != NULL || n > TP_ARENA_BLOCK_MAX) {
         return p;
     }
     tp_stack_check();
@@ -665,7 +664,7 @@ static void *
 resize_large(struct tp_arena *a, void *p, size_t osize, size_t nsize)
 {
     struct tp_arena_large *l = (struct tp_arena_large *)p - 1;
-    if (nsize > ABSURD_SIZE) {
+    if (nsize > TP_ARENA_BLOCK_MAX) {
         return NULL;
     }
     tp_stack_check();

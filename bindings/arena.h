@@ -15,7 +15,13 @@
 
 enum tp_arena_size {
     TP_ARENA_SMALL_MAX = 2048, /* larger blocks are not from size classes */
-    TP_ARENA_CLASSES = 48
+    TP_ARENA_CLASSES = 48,
+    /* A larger block is refused. LuaJIT puts strings together in buffers that
+     * double in size, so these have half a GiB at most; with two more strings of
+     * this size no more than its own limit of 2 GiB is ever asked for. Beyond
+     * that it raises an error of its own, in compiled code as well, which may
+     * crash there (docs/design/jit.md). */
+    TP_ARENA_BLOCK_MAX = (768 << 20) - 4096
 };
 
 struct tp_arena_free {
@@ -53,7 +59,8 @@ void tp_arena_fini(struct tp_arena *a);
 /*
  * The lua_Alloc contract; arena is a struct tp_arena. Blocks are aligned to 8
  * bytes, as those of LuaJIT's own allocator. NULL where the limit would be
- * exceeded or the system has no memory; the old block then stays valid.
+ * exceeded, for more than TP_ARENA_BLOCK_MAX, or where the system has no memory;
+ * the old block then stays valid.
  * Shrinking and freeing never fail. osize must be the size last asked for.
  */
 void *tp_arena_alloc(void *arena, void *ptr, size_t osize, size_t nsize);

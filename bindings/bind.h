@@ -167,6 +167,9 @@ bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
  * that is not known. */
 bool tp_vm_is_in_trace(const struct tp_lua *t);
 
+/* Is LuaJIT recording a trace? False where that is not known. */
+bool tp_vm_is_recording(const struct tp_lua *t);
+
 /* Before a state is its host's again. */
 void tp_vm_unfence(struct tp_lua *t);
 

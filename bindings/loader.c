@@ -645,6 +645,84 @@ wrap(lua_State *L, int lib, const char *name, lua_CFunction ours)
     lua_setfield(L, lib, name);
 }
 
+/* Calls the C function of the upvalue in its place. buffer.decode leaves it to its
+ * caller to collect garbage, which compiled code does and the interpreter may not
+ * for long: to push a string does. */
+static int
+untraced(lua_State *L)
+{
+    lua_CFunction code =
+        (lua_CFunction)(uintptr_t)lua_touserdata(L, lua_upvalueindex(1));
+    int n = code(L);
+    lua_pushliteral(L, "");
+    lua_pop(L, 1);
+    return n;
+}
+
+/*
+ * Some of LuaJIT's functions raise errors from within compiled code, by their
+ * arguments alone, and LuaJIT then writes to the Lua stack where no frame may be
+ * (docs/design/jit.md). A C function in place of one is called by the
+ * interpreter, between two traces; they have no upvalues.
+ */
+static void
+keep_from_traces(lua_State *L, int lib, const char *const *names)
+{
+    for (; *names != NULL; names++) {
+        lua_getfield(L, lib, *names);
+        lua_CFunction code = lua_tocfunction(L, -1);
+        if (code != NULL && code != untraced) {
+            lua_pushlightuserdata(L, (void *)(uintptr_t)code);
+            lua_pushcclosure(L, untraced, 1);
+            lua_setfield(L, lib, *names);
+        }
+        lua_pop(L, 1);
+    }
+}
+
+static void
+after_string(lua_State *L)
+{
+    static const char *const names[] = {"rep", NULL};
+    lua_getglobal(L, LUA_STRLIBNAME);
+    keep_from_traces(L, lua_gettop(L), names);
+    lua_pop(L, 1);
+}
+
+/* The upvalue: LuaJIT's own, which also puts the function into table. */
+static int
+open_table_new(lua_State *L)
+{
+    static const char *const names[] = {"new", NULL};
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_call(L, 0, 0);
+    lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
+    lua_getfield(L, -1, LUA_TABLIBNAME);
+    keep_from_traces(L, lua_gettop(L), names);
+    lua_getfield(L, -1, "new");
+    return 1;
+}
+
+static int
+open_buffer(lua_State *L)
+{
+    static const char *const names[] = {"encode", "decode", NULL};
+    static const char *const methods[] = {"encode", "decode", "reserve",
+                                          "putcdata", NULL};
+    lua_pushcfunction(L, luaopen_string_buffer);
+    lua_call(L, 0, 1);
+    int lib = lua_gettop(L);
+    keep_from_traces(L, lib, names);
+    lua_getfield(L, lib, "new");
+    lua_call(L, 0, 1);
+    if (lua_getmetatable(L, -1)) {
+        lua_getfield(L, -1, "__index");
+        keep_from_traces(L, lua_gettop(L), methods);
+    }
+    lua_settop(L, lib);
+    return 1;
+}
+
 static void
 after_io(lua_State *L, int lib)
 {
@@ -742,8 +820,6 @@ after_package(lua_State *L, int lib)
     note_finalizers();
     static const lua_CFunction own[] = {own_searcher, lua_searcher};
     struct tp_actor *a = tp_actor_self();
-    lua_getglobal(L, "require"); /* luaopen_package has just set it */
-    lua_setfield(L, LUA_REGISTRYINDEX, REAL_REQUIRE);
     lua_getfield(L, lib, "loaders");
     for (int i = (int)lua_objlen(L, -1); i >= 3; i--) { /* room for one more */
         lua_rawgeti(L, -1, i);
@@ -758,8 +834,9 @@ after_package(lua_State *L, int lib)
     int preload = lua_gettop(L);
     lua_pushcfunction(L, open_ffi);
     lua_setfield(L, preload, "ffi");
-    lua_pushcfunction(L, luaopen_string_buffer);
+    lua_pushcfunction(L, open_buffer);
     lua_setfield(L, preload, "string.buffer");
+    wrap(L, preload, "table.new", open_table_new);
     preload_with_jit(L, preload);
     struct tp_env *e =
         a == NULL || a->class != &tp_lua_class ? NULL : tp_lua_of(a)->env;
@@ -771,6 +848,8 @@ after_package(lua_State *L, int lib)
         apply_preload(L, preload, e);
     }
     lua_settop(L, preload - 1);
+    lua_getglobal(L, "require"); /* luaopen_package has set it */
+    lua_setfield(L, LUA_REGISTRYINDEX, REAL_REQUIRE); /* last: all is there */
 }
 
 static const struct lazy {
@@ -787,36 +866,52 @@ static const struct lazy {
 
 static int l_require(lua_State *L);
 
-/* Fills the table on top, a lazy one; it then is like any other. */
+/* Of a lazy library and its table. */
+static int
+open_whole(lua_State *L)
+{
+    const struct lazy *z = lua_touserdata(L, 1);
+    lua_pushcfunction(L, z->open); /* registers into _LOADED[name]: this one */
+    lua_pushstring(L, z->name);
+    lua_call(L, 1, 0);
+    z->after(L, 2);
+    return 0;
+}
+
+/* Fills the table on top, a lazy one; it then is like any other. If that fails
+ * it stays lazy, and is filled anew the next time. */
 static void
 open_now(lua_State *L, const struct lazy *z)
 {
     int lib = lua_gettop(L);
+    lua_pushcfunction(L, open_whole);
+    lua_getmetatable(L, lib); /* lib + 2 */
     lua_pushnil(L);
     lua_setmetatable(L, lib);
     lua_pushvalue(L, LUA_GLOBALSINDEX);
     bool guarded = lua_getmetatable(L, -1); /* a strict one refuses globals */
     if (guarded) {
         lua_pushnil(L);
-        lua_setmetatable(L, lib + 1);
+        lua_setmetatable(L, lib + 3);
     }
     lua_getglobal(L, "require"); /* the user's, perhaps; package sets its own */
     int require = lua_gettop(L);
-    lua_pushcfunction(L, z->open); /* registers into _LOADED[name]: this one */
-    lua_pushstring(L, z->name);
-    int status = lua_pcall(L, 1, 0, 0);
-    if (status == 0 && z->after != NULL) {
-        z->after(L, lib);
-    }
-    if (lua_tocfunction(L, require) != l_require) {
+    lua_pushvalue(L, lib + 1);
+    lua_pushlightuserdata(L, (void *)(uintptr_t)z);
+    lua_pushvalue(L, lib);
+    int status = lua_pcall(L, 2, 0, 0);
+    if (status != 0 || lua_tocfunction(L, require) != l_require) {
         lua_pushvalue(L, require);
         lua_setglobal(L, "require");
     }
     if (guarded) {
-        lua_pushvalue(L, lib + 2);
-        lua_setmetatable(L, lib + 1);
+        lua_pushvalue(L, lib + 4);
+        lua_setmetatable(L, lib + 3);
     }
     if (status != 0) {
+        lua_pushvalue(L, lib + 2);
+        lua_setmetatable(L, lib);
+        lua_pushvalue(L, require + 1);
         lua_error(L);
     }
     lua_settop(L, lib);
@@ -1039,6 +1134,7 @@ tp_open_libs(lua_State *L)
         lua_pushstring(L, libs[i].name);
         lua_call(L, 1, 0);
     }
+    after_string(L);
     install_lazies(L);
     lua_pushcfunction(L, l_require);
     lua_setglobal(L, "require");

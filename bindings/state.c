@@ -714,16 +714,18 @@ prepare_close(lua_State *L, struct tp_lua *t)
 
 /*
  * LuaJIT raises an error now. Within a trace it may take what it finds there for
- * a frame of the Lua stack, and crash, sooner or later (lj_err_mem): the actor
- * ends here, or what its finish still has to do. Its state can be closed, as
- * after an error.
+ * a frame of the Lua stack, and where it records one it may leave the stack with
+ * a frame too many: it would crash, sooner or later (docs/design/jit.md). The
+ * actor ends here, or what its finish still has to do. Its state can be closed,
+ * as after an error.
  */
 static void
 on_refusal(struct tp_arena *arena)
 {
     struct tp_lua *t = tp_container_of(arena, struct tp_lua, arena);
     struct tp_actor *a = tp_actor_self();
-    if (a == NULL || t->borrowed || !tp_vm_is_in_trace(t)) {
+    if (a == NULL || t->borrowed ||
+        !(tp_vm_is_in_trace(t) || tp_vm_is_recording(t))) {
         return;
     }
     if (a->finishing) {
@@ -731,6 +733,47 @@ on_refusal(struct tp_arena *arena)
     }
     tell_failure(a, t, NULL, tp_reason_const(TP_REASON_MEMORY));
     tp_actor_exit(a, tp_reason_const(TP_REASON_MEMORY));
+}
+
+/* Without the state of the actor, which can run nothing any more. */
+static struct tp_reason *
+bare_reason(const char *message)
+{
+    lua_State *L = luaL_newstate();
+    struct tp_reason *r = NULL;
+    if (L != NULL) {
+        push_failure(L, "error", message);
+        lua_pushliteral(L, "");
+        lua_setfield(L, -2, "traceback");
+        r = encode_reason(L);
+        lua_close(L);
+    }
+    return r == NULL ? tp_reason_const(TP_REASON_MEMORY) : r;
+}
+
+/*
+ * LuaJIT is about to end the process, over an error that no frame can catch:
+ * compiled code has called C code that calls back, or C code without unwind
+ * tables is on the stack. The actor ends instead.
+ */
+static int
+on_panic(lua_State *L)
+{
+    struct tp_actor *a = tp_actor_self();
+    char text[200];
+    if (a == NULL || a->class != &tp_lua_class) {
+        return 0;
+    }
+    if (a->finishing) {
+        tp_finish_give_up(a);
+    }
+    const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "?";
+    snprintf(text, sizeof text, "%s", s);
+    struct tp_lua *t = tp_lua_of(a);
+    if (!t->silent) {
+        log_bare(a, t, text);
+    }
+    tp_actor_exit(a, bare_reason(text));
 }
 
 /* Under lua_cpcall, since an error that nobody catches ends the process, and
@@ -769,6 +812,7 @@ lua_main(struct tp_actor *a, void *arg)
      * no limit all its blocks come from the first chunk, or the first fails. */
     tp_arena_set_limit(&t->arena, t->memory_limit);
     t->arena.on_refusal = on_refusal;
+    lua_atpanic(L, on_panic);
     int status = lua_cpcall(L, open_all, t);
     if (t->arena.limit != SIZE_MAX) { /* garbage shall not count for much */
         lua_gc(L, LUA_GCSETPAUSE, LIMITED_GC_PAUSE);

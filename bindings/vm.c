@@ -58,8 +58,9 @@ static struct {
     struct range objects[3]; /* code that may be given up; see may_abandon */
     unsigned object_count;
     struct range vdso;
-    int32_t jit_base; /* from the dispatch pointer; 0: not known */
-    int32_t areas;    /* as jit_base: where a state has its newest area */
+    int32_t jit_base;   /* from the dispatch pointer; 0: not known */
+    int32_t areas;      /* as jit_base: where a state has its newest area */
+    uintptr_t recorder; /* what a dispatch table begins with; 0: not known */
 } vm;
 
 /* -- objects ------------------------------------------------------------- */
@@ -294,12 +295,62 @@ find_areas(lua_State *L, uintptr_t dispatch)
         vm.areas = 0;
     }
 }
+
+/* Of the state's dispatch table, at which r14 points. */
+static uintptr_t
+first_dispatch(uintptr_t dispatch)
+{
+    uintptr_t word;
+    memcpy(&word, (void *)dispatch, sizeof word);
+    return word;
+}
+
+/* LuaJIT's callback for each instruction that it records. */
+static int
+note_recorder(lua_State *L)
+{
+    const struct tp_lua *t = lua_touserdata(L, lua_upvalueindex(1));
+    vm.recorder = first_dispatch(t->dispatch);
+    return 0;
+}
+
+/* While LuaJIT records, all of a dispatch table's entries are the recorder's. */
+static void
+find_recorder(lua_State *L, struct tp_lua *t)
+{
+    static const char record[] = "local note = ...\n"
+                                 "jit.attach(note, 'record')\n"
+                                 "for _ = 1, 1000 do end\n"
+                                 "jit.attach(note)\n";
+    bool ran = luaL_loadstring(L, record) == 0;
+    lua_pushlightuserdata(L, t);
+    lua_pushcclosure(L, note_recorder, 1);
+    if (!ran || lua_pcall(L, 1, 0, 0) != 0 ||
+        !in_range(&vm.interpreter, vm.recorder) ||
+        vm.recorder == first_dispatch(t->dispatch)) {
+        vm.recorder = 0;
+    }
+}
 #else
 static void
 find_interpreter(lua_State *L)
 {
     (void)L;
     vm.known = false;
+}
+
+static uintptr_t
+first_dispatch(uintptr_t dispatch)
+{
+    (void)dispatch;
+    return 0;
+}
+
+static void
+find_recorder(lua_State *L, struct tp_lua *t)
+{
+    (void)L;
+    (void)t;
 }
 
 static void
@@ -321,6 +372,7 @@ tp_vm_init(lua_State *L)
     }
     if (vm.jit_base != 0 && t.dispatch != 0) {
         find_areas(L, t.dispatch);
+        find_recorder(L, &t);
     }
     add_object((void *)(uintptr_t)lua_newstate);
     add_object((void *)(uintptr_t)tp_vm_init);
@@ -347,6 +399,13 @@ tp_vm_is_in_trace(const struct tp_lua *t)
                sizeof base);
     }
     return base != 0;
+}
+
+bool
+tp_vm_is_recording(const struct tp_lua *t)
+{
+    return vm.recorder != 0 && t->dispatch != 0 &&
+           first_dispatch(t->dispatch) == vm.recorder;
 }
 
 /* -- the fence ----------------------------------------------------------- */

@@ -5,25 +5,26 @@ local helper = require "spec.helper"
 
 local LIFE = [[
   local troupe = require "troupe"
-  local function grow(size)
+  local function grow(text)
     local sum = 0
     for i = 1, 100 do
-      sum = sum + #("x"):rep(size + i)
+      sum = sum + #(text .. text .. i)
     end
     return sum
   end
   local function run_out()
     for _ = 1, 30 do
-      grow(10)
+      grow "x"
     end
+    local text = ("x"):rep(1e6)
     for _ = 1, 20 do
-      pcall(grow, 2e6)
-      grow(10)
+      pcall(grow, text)
+      grow "x"
     end
     troupe.exit "went on"
   end
   local function ends_of(fn)
-    local opts = { monitor = true, jit = true, memory_limit = 1.5e6 }
+    local opts = { monitor = true, jit = true, memory_limit = 4e6 }
     local _, ref = troupe.spawn_opt(opts, fn)
     local down = assert(troupe.receive_match({ type = "down", ref = ref }, 60))
     return down.reason.kind or down.reason
@@ -79,7 +80,7 @@ describe("compiled code that runs out of memory", function()
         local proxy = newproxy(true)
         getmetatable(proxy).__gc = run_out
         for _ = 1, 30 do
-          grow(10)
+          grow "x"
         end
       end), troupe.stats().given_up)
     ]])

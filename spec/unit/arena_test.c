@@ -217,6 +217,21 @@ huge_block_grows_and_shrinks(void **state)
 }
 
 static void
+one_block_has_a_largest_size(void **state)
+{
+    (void)state;
+    const size_t most = TP_ARENA_BLOCK_MAX;
+    char *p = take(most);
+    assert_non_null(p);
+    assert_null(take(most + 1));
+    assert_null(tp_arena_alloc(&a, p, most, most + 1));
+    give(p, most);
+    p = take(100);
+    assert_non_null(p);
+    assert_null(tp_arena_alloc(&a, p, 100, most + 1));
+}
+
+static void
 fini_frees_everything_left(void **state)
 {
     (void)state;
@@ -512,6 +527,7 @@ main(void)
         TEST(limit_below_use_only_lets_shrink),
         TEST(resizes_across_all_borders),
         TEST(huge_block_grows_and_shrinks),
+        TEST(one_block_has_a_largest_size),
         TEST(fini_frees_everything_left),
         TEST(freed_memory_serves_other_sizes),
         TEST(neighbours_merge_for_larger_sizes),
