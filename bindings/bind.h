@@ -101,6 +101,12 @@ void tp_push_traceback(lua_State *L, int level);
 /* Message handler: makes {kind=, message=, traceback=, value=} of an error. */
 int tp_error_handler(lua_State *L);
 
+/* One log entry: what a did by the failure at idx (of tp_error_handler); may
+ * raise. Without the help of a's state: why it did so. */
+void tp_log_failure(struct tp_actor *a, lua_State *L, int idx,
+                    const char *what);
+void tp_log_bare(struct tp_actor *a, const char *what, const char *why);
+
 /* The reason for a pcall that returned status, its error on top. */
 struct tp_reason *tp_reason_of_error(lua_State *L, int status);
 
@@ -240,6 +246,24 @@ bool tp_load_file(lua_State *L, const char *path);
 
 /* Pushes the loader of a module, or raises as require does. */
 void tp_find_module(lua_State *L, const char *name);
+
+/* Puts ours in the place of a C function of a library (at lib), with its
+ * environment; it has no upvalues. Ours runs it with tp_call_in_place: as if it
+ * had been called itself. */
+void tp_put_in_place(lua_State *L, int lib, const char *name,
+                     lua_CFunction ours);
+int tp_call_in_place(lua_State *L);
+
+/* -- finalizer.c --------------------------------------------------------- */
+
+/* From here on the state of the running actor has to be closed. */
+void tp_note_finalizers(void);
+
+/* newproxy; its upvalue is LuaJIT's own. */
+int tp_l_newproxy(lua_State *L);
+
+/* Of the library ffi at lib, which may be guarded already. */
+void tp_guard_ffi(lua_State *L, int lib);
 
 /* -- api.c --------------------------------------------------------------- */
 

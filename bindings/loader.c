@@ -616,27 +616,6 @@ push_loaded(lua_State *L, const char *name)
     lua_remove(L, -2);
 }
 
-/* From here on the state of the running actor has to be closed. */
-static void
-note_finalizers(void)
-{
-    struct tp_actor *a = tp_actor_self();
-    if (a != NULL && a->class == &tp_lua_class) {
-        tp_lua_of(a)->may_finalize = true;
-    }
-}
-
-static int
-l_newproxy(lua_State *L)
-{
-    note_finalizers();
-    int n = lua_gettop(L);
-    lua_pushvalue(L, lua_upvalueindex(1));
-    lua_insert(L, 1);
-    lua_call(L, n, 1);
-    return 1;
-}
-
 static void
 wrap(lua_State *L, int lib, const char *name, lua_CFunction ours)
 {
@@ -645,15 +624,35 @@ wrap(lua_State *L, int lib, const char *name, lua_CFunction ours)
     lua_setfield(L, lib, name);
 }
 
-/* Calls the C function of the upvalue in its place. buffer.decode leaves it to its
- * caller to collect garbage, which compiled code does and the interpreter may not
- * for long: to push a string does. */
-static int
-untraced(lua_State *L)
+int
+tp_call_in_place(lua_State *L)
 {
     lua_CFunction code =
         (lua_CFunction)(uintptr_t)lua_touserdata(L, lua_upvalueindex(1));
-    int n = code(L);
+    return code(L);
+}
+
+void
+tp_put_in_place(lua_State *L, int lib, const char *name, lua_CFunction ours)
+{
+    lua_getfield(L, lib, name);
+    lua_CFunction code = lua_tocfunction(L, -1);
+    if (code != NULL && code != ours) {
+        lua_pushlightuserdata(L, (void *)(uintptr_t)code);
+        lua_pushcclosure(L, ours, 1);
+        lua_getfenv(L, -2);
+        lua_setfenv(L, -2);
+        lua_setfield(L, lib, name);
+    }
+    lua_pop(L, 1);
+}
+
+/* buffer.decode leaves it to its caller to collect garbage, which compiled code
+ * does and the interpreter may not for long: to push a string does. */
+static int
+untraced(lua_State *L)
+{
+    int n = tp_call_in_place(L);
     lua_pushliteral(L, "");
     lua_pop(L, 1);
     return n;
@@ -663,20 +662,13 @@ untraced(lua_State *L)
  * Some of LuaJIT's functions raise errors from within compiled code, by their
  * arguments alone, and LuaJIT then writes to the Lua stack where no frame may be
  * (docs/design/jit.md). A C function in place of one is called by the
- * interpreter, between two traces; they have no upvalues.
+ * interpreter, between two traces.
  */
 static void
 keep_from_traces(lua_State *L, int lib, const char *const *names)
 {
     for (; *names != NULL; names++) {
-        lua_getfield(L, lib, *names);
-        lua_CFunction code = lua_tocfunction(L, -1);
-        if (code != NULL && code != untraced) {
-            lua_pushlightuserdata(L, (void *)(uintptr_t)code);
-            lua_pushcclosure(L, untraced, 1);
-            lua_setfield(L, lib, *names);
-        }
-        lua_pop(L, 1);
+        tp_put_in_place(L, lib, *names, untraced);
     }
 }
 
@@ -726,7 +718,7 @@ open_buffer(lua_State *L)
 static void
 after_io(lua_State *L, int lib)
 {
-    note_finalizers();
+    tp_note_finalizers();
     wrap(L, lib, "write", tp_l_write);
     wrap(L, lib, "popen", tp_l_popen);
 }
@@ -778,6 +770,25 @@ open_ffi(lua_State *L)
     return status == 0 ? 1 : lua_error(L);
 }
 
+/* The module name is on top. ffi may not have been opened by open_ffi: a chunk
+ * with a 64-bit literal opens it by itself. */
+static void
+guard_module(lua_State *L, const char *name)
+{
+    if (lua_istable(L, -1) && strcmp(name, "ffi") == 0) {
+        tp_guard_ffi(L, lua_gettop(L));
+    }
+}
+
+/* LuaJIT's own require. */
+static int
+real_require(lua_State *L)
+{
+    int n = tp_call_in_place(L);
+    guard_module(L, lua_tostring(L, 1));
+    return n;
+}
+
 /* require "jit.util" and the like: what stands for it until jit is opened. That
  * preloads or loads the real one. */
 static int
@@ -817,7 +828,7 @@ preload_with_jit(lua_State *L, int preload)
 static void
 after_package(lua_State *L, int lib)
 {
-    note_finalizers();
+    tp_note_finalizers();
     static const lua_CFunction own[] = {own_searcher, lua_searcher};
     struct tp_actor *a = tp_actor_self();
     lua_getfield(L, lib, "loaders");
@@ -848,7 +859,8 @@ after_package(lua_State *L, int lib)
         apply_preload(L, preload, e);
     }
     lua_settop(L, preload - 1);
-    lua_getglobal(L, "require"); /* luaopen_package has set it */
+    tp_put_in_place(L, LUA_GLOBALSINDEX, "require", real_require);
+    lua_getglobal(L, "require");
     lua_setfield(L, LUA_REGISTRYINDEX, REAL_REQUIRE); /* last: all is there */
 }
 
@@ -1016,6 +1028,7 @@ l_require(lua_State *L)
     if (lua_isnil(L, -1)) {
         push_loaded(L, name);
         if (lua_toboolean(L, -1)) {
+            guard_module(L, name);
             return 1;
         }
         if (strcmp(name, "troupe") == 0 || strcmp(name, "troupe.core") == 0) {
@@ -1141,6 +1154,6 @@ tp_open_libs(lua_State *L)
     lua_pushcfunction(L, tp_l_print);
     lua_setglobal(L, "print");
     lua_getglobal(L, "newproxy");
-    lua_pushcclosure(L, l_newproxy, 1);
+    lua_pushcclosure(L, tp_l_newproxy, 1);
     lua_setglobal(L, "newproxy");
 }

@@ -583,15 +583,15 @@ names_text(struct tp_actor *a, char *to, size_t size)
     tp_msg_free(m);
 }
 
-static void
-log_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L, int idx)
+void
+tp_log_failure(struct tp_actor *a, lua_State *L, int idx, const char *what)
 {
     char names[NAMES_MAX];
     names_text(a, names, sizeof names);
     lua_getfield(L, idx, "message");
     lua_getfield(L, idx, "traceback");
     const char *message = lua_tostring(L, -2), *trace = lua_tostring(L, -1);
-    lua_pushfstring(L, "%s%s ended by an error: %s\n%s", names, t->source,
+    lua_pushfstring(L, "%s%s %s: %s\n%s", names, tp_lua_of(a)->source, what,
                     message == NULL ? "?" : message,
                     trace == NULL ? "" : trace);
     size_t n;
@@ -600,22 +600,23 @@ log_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L, int idx)
     lua_settop(L, idx);
 }
 
-/* The same without the help of its state. */
-static void
-log_bare(struct tp_actor *a, struct tp_lua *t, const char *why)
+void
+tp_log_bare(struct tp_actor *a, const char *what, const char *why)
 {
-    char names[NAMES_MAX], line[NAMES_MAX + sizeof t->source + 80];
+    struct tp_lua *t = tp_lua_of(a);
+    char names[NAMES_MAX], line[NAMES_MAX + sizeof t->source + 300];
     names_text(a, names, sizeof names);
-    int n = snprintf(line, sizeof line, "%s%s ended by an error: %s", names,
-                     t->source, why);
+    int n = snprintf(line, sizeof line, "%s%s %s: %.200s", names, t->source,
+                     what, why);
     tp_log(TP_LOG_ERROR, a->pid, line, (size_t)n, false);
 }
+
+static const char ended[] = "ended by an error";
 
 static int
 log_protected(lua_State *L)
 {
-    struct tp_actor *a = lua_touserdata(L, 2);
-    log_failure(a, tp_lua_of(a), L, 1);
+    tp_log_failure(lua_touserdata(L, 2), L, 1, ended);
     return 0;
 }
 
@@ -635,7 +636,7 @@ tell_failure(struct tp_actor *a, struct tp_lua *t, lua_State *L,
             return;
         }
     }
-    log_bare(a, t, "not enough memory");
+    tp_log_bare(a, ended, "not enough memory");
 }
 
 static void
@@ -771,7 +772,7 @@ on_panic(lua_State *L)
     snprintf(text, sizeof text, "%s", s);
     struct tp_lua *t = tp_lua_of(a);
     if (!t->silent) {
-        log_bare(a, t, text);
+        tp_log_bare(a, ended, text);
     }
     tp_actor_exit(a, bare_reason(text));
 }
@@ -879,7 +880,7 @@ lua_overflowed(struct tp_actor *a, void *arg)
     if (a->given_up) {
         tp_log(TP_LOG_WARN, a->pid, given_up, sizeof given_up - 1, false);
     } else if (!t->silent) {
-        log_bare(a, t, overflow_text);
+        tp_log_bare(a, ended, overflow_text);
     }
     drop_left(a, t);
 }
