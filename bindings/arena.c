@@ -719,21 +719,31 @@ resize(struct tp_arena *a, void *p, size_t osize, size_t nsize)
     return move(a, p, osize, nsize);
 }
 
-static __attribute__((noinline, cold)) void *
-refuse(struct tp_arena *a)
+static inline void *
+obtain(struct tp_arena *a, void *ptr, size_t osize, size_t nsize)
 {
-    a->refused = true;
-    if (a->on_refusal != NULL) {
-        a->on_refusal(a);
+    if (ptr != NULL) {
+        return resize(a, ptr, osize, nsize);
     }
-    return NULL;
+    return nsize <= a->limit && a->used <= a->limit - nsize ? take(a, nsize)
+                                                            : NULL;
+}
+
+static __attribute__((noinline, cold)) void *
+refuse(struct tp_arena *a, void *ptr, size_t osize, size_t nsize)
+{
+    void *p = NULL;
+    a->refused = true;
+    while (p == NULL && a->on_refusal != NULL && a->on_refusal(a)) {
+        p = obtain(a, ptr, osize, nsize);
+    }
+    return p;
 }
 
 void *
 tp_arena_alloc(void *arena, void *ptr, size_t osize, size_t nsize)
 {
     struct tp_arena *a = arena;
-    void *p = NULL;
     tp_assert(ptr == NULL || osize != 0);
     if (nsize == 0) {
         if (ptr != NULL) {
@@ -741,12 +751,8 @@ tp_arena_alloc(void *arena, void *ptr, size_t osize, size_t nsize)
         }
         return NULL;
     }
-    if (ptr != NULL) {
-        p = resize(a, ptr, osize, nsize);
-    } else if (nsize <= a->limit && a->used <= a->limit - nsize) {
-        p = take(a, nsize);
-    }
-    return TP_LIKELY(p != NULL) ? p : refuse(a);
+    void *p = obtain(a, ptr, osize, nsize);
+    return TP_LIKELY(p != NULL) ? p : refuse(a, ptr, osize, nsize);
 }
 
 /* --- Life --------------------------------------------------------------- */

@@ -36,8 +36,9 @@ struct tp_arena {
     size_t used;      /* bytes asked for and not given back */
     size_t limit;     /* used never grows beyond it; SIZE_MAX: none */
     bool refused;     /* something did not fit, once */
-    /* Before a NULL for want of memory, or NULL. May not return. */
-    void (*on_refusal)(struct tp_arena *a);
+    /* Before a NULL for want of memory, or NULL. True: the limit is another now.
+     * May not return. */
+    bool (*on_refusal)(struct tp_arena *a);
     size_t trim_at; /* look for empty chunks when used falls below */
     struct tp_arena_free *free[TP_ARENA_CLASSES];
     size_t peak;                   /* see tp_arena_peak */

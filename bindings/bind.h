@@ -40,10 +40,11 @@ struct tp_hook {
 /* What the argument of a Lua actor is. One owner: the actor. */
 struct tp_lua {
     struct tp_arena arena;
-    lua_State *L;         /* its state; NULL before birth and after close */
-    size_t memory_limit;  /* bytes, 0: none */
-    bool borrowed;        /* L is a coroutine of the host's state */
-    bool jit_on;          /* compiles; counted in the budget */
+    lua_State *L;           /* its state; NULL before birth and after close */
+    size_t memory_limit;    /* bytes, 0: none */
+    bool borrowed;          /* L is a coroutine of the host's state */
+    bool jit_on;            /* compiles; counted in the budget */
+    bool has_recorder_room; /* see RECORDER_ROOM */
     bool may_finalize;    /* it has opened what can make finalizers (io, package
                              and so all C modules and ffi, newproxy): it must be
                              closed; others are dropped with their arena, which
@@ -107,6 +108,10 @@ void tp_log_failure(struct tp_actor *a, lua_State *L, int idx,
                     const char *what);
 void tp_log_bare(struct tp_actor *a, const char *what, const char *why);
 
+/* The running actor ends with this error, without the help of its state; one
+ * that is in its finish gives up the rest of it. */
+_Noreturn void tp_end_bare(struct tp_actor *a, const char *text);
+
 /* The reason for a pcall that returned status, its error on top. */
 struct tp_reason *tp_reason_of_error(lua_State *L, int status);
 
@@ -167,7 +172,11 @@ void tp_vm_settle(struct tp_lua *t);
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
 bool tp_vm_meant_fault(struct tp_actor *a, uintptr_t address);
 bool tp_vm_may_abandon(struct tp_actor *a, uintptr_t pc);
+void tp_vm_end_soon(struct tp_actor *a);
 bool tp_vm_may_give_up(struct tp_actor *a, const struct tp_preempt_frame *f);
+
+/* Is it LuaJIT's block of assembler? False where that is not known. */
+bool tp_vm_is_interpreter(uintptr_t pc);
 
 /* Does a trace of the state run, or C code that one has called? False where
  * that is not known. */
@@ -181,6 +190,18 @@ void tp_vm_unfence(struct tp_lua *t);
 
 /* Gives back the machine code of a state that cannot be closed. */
 void tp_vm_free_code(struct tp_lua *t);
+
+/* Looks over memory that may be poisoned: a whole stack or block. */
+#ifdef TP_ASAN
+#define TP_SEES_ALL __attribute__((no_sanitize_address))
+#else
+#define TP_SEES_ALL
+#endif
+
+/* -- throw.c ------------------------------------------------------------- */
+
+/* Once, before the first actor, after tp_vm_init; L as for it, not NULL. */
+void tp_throw_init(lua_State *L);
 
 /* -- jit.c --------------------------------------------------------------- */
 
@@ -247,8 +268,8 @@ bool tp_load_file(lua_State *L, const char *path);
 /* Pushes the loader of a module, or raises as require does. */
 void tp_find_module(lua_State *L, const char *name);
 
-/* Puts ours in the place of a C function of a library (at lib), with its
- * environment; it has no upvalues. Ours runs it with tp_call_in_place: as if it
+/* Puts ours in the place of a C function without upvalues of a library (at
+ * lib), with its environment. Ours runs it with tp_call_in_place: as if it
  * had been called itself. */
 void tp_put_in_place(lua_State *L, int lib, const char *name,
                      lua_CFunction ours);
@@ -262,8 +283,9 @@ void tp_note_finalizers(void);
 /* newproxy; its upvalue is LuaJIT's own. */
 int tp_l_newproxy(lua_State *L);
 
-/* Of the library ffi at lib, which may be guarded already. */
+/* Of the libraries ffi and debug at lib, which may be guarded already. */
 void tp_guard_ffi(lua_State *L, int lib);
+void tp_guard_debug(lua_State *L, int lib);
 
 /* -- api.c --------------------------------------------------------------- */
 

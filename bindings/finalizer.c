@@ -4,13 +4,14 @@
  * Idea:     LuaJIT of before April 2023 passes an error of a finalizer on to
  *           whatever code it interrupts, and crashes where that has just left a
  *           trace. So a __gc that a script sets is called by one of ours, which
- *           logs the error: that of a proxy, seen as its metatable gets it, of
- *           ffi.gc and of ffi.metatype.
+ *           logs the error: that of a proxy or of ffi.metatype, seen as the
+ *           metatable gets it, and that of ffi.gc.
  * Threads:  the one that runs the state.
  * Memory:   a closure for each function that is set.
  * Parks:    never, but the finalizers may be preempted.
  * Remains:  a __gc that takes the place of another in a metatable, or gets there
- *           by rawset.
+ *           by rawset; in a metatable that has got one itself; of a userdata
+ *           of C. One that is called by hand has no results and raises nothing.
  * Tests:    spec/lua/finalizer_spec.lua, spec/regress/4_finalizer_error_spec.lua
  */
 #include "bind.h"
@@ -62,29 +63,20 @@ run_finalizer(lua_State *L)
     return 0;
 }
 
-/* Replaces the function on top by one that calls it; leaves all else. */
+/* Replaces what is on top by a function that calls it; leaves nil. */
 static void
 protect(lua_State *L)
 {
-    if (lua_isfunction(L, -1) && lua_tocfunction(L, -1) != run_finalizer) {
+    if (!lua_isnil(L, -1) && lua_tocfunction(L, -1) != run_finalizer) {
         lua_pushcfunction(L, tp_error_handler);
         lua_pushcfunction(L, log_error);
         lua_pushcclosure(L, run_finalizer, 3);
     }
 }
 
-/* -- proxies ------------------------------------------------------------- */
+/* -- metatables ---------------------------------------------------------- */
 
-void
-tp_note_finalizers(void)
-{
-    struct tp_actor *a = tp_actor_self();
-    if (a != NULL && a->class == &tp_lua_class) {
-        tp_lua_of(a)->may_finalize = true;
-    }
-}
-
-/* __newindex of a proxy's metatable. */
+/* __newindex of a metatable. */
 static int
 set_event(lua_State *L)
 {
@@ -111,6 +103,38 @@ push_guard(lua_State *L)
     }
 }
 
+/* The __gc that the metatable on top has, and one that it gets later. */
+static void
+guard_metatable(lua_State *L)
+{
+    int mt = lua_gettop(L);
+    lua_pushliteral(L, "__gc");
+    lua_pushvalue(L, -1);
+    lua_rawget(L, mt);
+    protect(L);
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 2);
+    } else {
+        lua_rawset(L, mt);
+    }
+    if (!lua_getmetatable(L, mt)) {
+        push_guard(L);
+        lua_setmetatable(L, mt);
+    }
+    lua_settop(L, mt);
+}
+
+/* -- proxies ------------------------------------------------------------- */
+
+void
+tp_note_finalizers(void)
+{
+    struct tp_actor *a = tp_actor_self();
+    if (a != NULL && a->class == &tp_lua_class) {
+        tp_lua_of(a)->may_finalize = true;
+    }
+}
+
 /* newproxy; the upvalue is LuaJIT's own. */
 int
 tp_l_newproxy(lua_State *L)
@@ -120,12 +144,27 @@ tp_l_newproxy(lua_State *L)
     lua_pushvalue(L, lua_upvalueindex(1));
     lua_insert(L, 1);
     lua_call(L, n, 1);
-    if (lua_getmetatable(L, 1) && !lua_getmetatable(L, 2)) {
-        push_guard(L);
-        lua_setmetatable(L, 2);
+    if (lua_getmetatable(L, 1)) {
+        guard_metatable(L);
     }
     lua_settop(L, 1);
     return 1;
+}
+
+static int
+l_debug_setmetatable(lua_State *L)
+{
+    if (lua_type(L, 1) == LUA_TUSERDATA && lua_istable(L, 2)) {
+        lua_settop(L, 2);
+        guard_metatable(L);
+    }
+    return tp_call_in_place(L);
+}
+
+void
+tp_guard_debug(lua_State *L, int lib)
+{
+    tp_put_in_place(L, lib, "setmetatable", l_debug_setmetatable);
 }
 
 /* -- ffi ----------------------------------------------------------------- */
@@ -145,11 +184,7 @@ l_ffi_metatype(lua_State *L)
 {
     if (lua_istable(L, 2)) {
         lua_settop(L, 2);
-        lua_pushliteral(L, "__gc");
-        lua_pushliteral(L, "__gc");
-        lua_rawget(L, 2);
-        protect(L);
-        lua_rawset(L, 2);
+        guard_metatable(L);
     }
     return tp_call_in_place(L);
 }

@@ -635,16 +635,20 @@ tp_call_in_place(lua_State *L)
 void
 tp_put_in_place(lua_State *L, int lib, const char *name, lua_CFunction ours)
 {
-    lua_getfield(L, lib, name);
+    int top = lua_gettop(L);
+    lua_pushstring(L, name);
+    lua_pushvalue(L, -1);
+    lua_rawget(L, lib);
     lua_CFunction code = lua_tocfunction(L, -1);
-    if (code != NULL && code != ours) {
+    if (code != NULL && lua_getupvalue(L, -1, 1) == NULL) {
         lua_pushlightuserdata(L, (void *)(uintptr_t)code);
         lua_pushcclosure(L, ours, 1);
-        lua_getfenv(L, -2);
+        lua_getfenv(L, top + 2);
         lua_setfenv(L, -2);
-        lua_setfield(L, lib, name);
+        lua_replace(L, top + 2);
+        lua_rawset(L, lib);
     }
-    lua_pop(L, 1);
+    lua_settop(L, top);
 }
 
 /* buffer.decode leaves it to its caller to collect garbage, which compiled code
@@ -735,10 +739,31 @@ after_os(lua_State *L, int lib)
 static void
 after_debug(lua_State *L, int lib)
 {
+    tp_guard_debug(L, lib);
     if (tp_hook_preempts()) {
         wrap(L, lib, "sethook", tp_l_sethook);
         wrap(L, lib, "gethook", tp_l_gethook);
     }
+}
+
+/* LuaJIT's profiler has one timer, and one state, for the whole process. */
+static int
+refuse_profile(lua_State *L)
+{
+    return luaL_error(L, "jit.profile.start: not in an actor");
+}
+
+/* The upvalue: LuaJIT's own. */
+static int
+open_profile(lua_State *L)
+{
+    lua_pushvalue(L, lua_upvalueindex(1));
+    lua_call(L, 0, 1);
+    if (lua_istable(L, -1)) {
+        lua_pushcfunction(L, refuse_profile);
+        lua_setfield(L, -2, "start");
+    }
+    return 1;
 }
 
 /* luaopen_jit switches compilation on; whoever wanted that says so. */
@@ -747,6 +772,9 @@ after_jit(lua_State *L, int lib)
 {
     struct tp_actor *a = tp_actor_self();
     tp_jit_guard(L, lib);
+    lua_getfield(L, LUA_REGISTRYINDEX, "_PRELOAD");
+    wrap(L, lua_gettop(L), "jit.profile", open_profile);
+    lua_pop(L, 1);
     if (a != NULL && a->class == &tp_lua_class && !tp_lua_of(a)->jit_on) {
         luaJIT_setmode(L, 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
     }
@@ -763,8 +791,8 @@ open_ffi(lua_State *L)
     }
     struct tp_arena *arena = &tp_lua_of(a)->arena;
     size_t limit = arena->limit;
-    lua_pushcfunction(L, luaopen_ffi);
     arena->limit = SIZE_MAX;
+    lua_pushcfunction(L, luaopen_ffi);
     int status = lua_pcall(L, 0, 1, 0);
     arena->limit = limit;
     return status == 0 ? 1 : lua_error(L);
@@ -895,16 +923,16 @@ open_whole(lua_State *L)
 static void
 open_now(lua_State *L, const struct lazy *z)
 {
-    int lib = lua_gettop(L);
+    int lib = lua_gettop(L), lazy = lib + 2, globals = lib + 3;
     lua_pushcfunction(L, open_whole);
-    lua_getmetatable(L, lib); /* lib + 2 */
+    lua_getmetatable(L, lib); /* at lazy */
     lua_pushnil(L);
     lua_setmetatable(L, lib);
     lua_pushvalue(L, LUA_GLOBALSINDEX);
     bool guarded = lua_getmetatable(L, -1); /* a strict one refuses globals */
     if (guarded) {
         lua_pushnil(L);
-        lua_setmetatable(L, lib + 3);
+        lua_setmetatable(L, globals);
     }
     lua_getglobal(L, "require"); /* the user's, perhaps; package sets its own */
     int require = lua_gettop(L);
@@ -917,11 +945,11 @@ open_now(lua_State *L, const struct lazy *z)
         lua_setglobal(L, "require");
     }
     if (guarded) {
-        lua_pushvalue(L, lib + 4);
-        lua_setmetatable(L, lib + 3);
+        lua_pushvalue(L, globals + 1);
+        lua_setmetatable(L, globals);
     }
     if (status != 0) {
-        lua_pushvalue(L, lib + 2);
+        lua_pushvalue(L, lazy);
         lua_setmetatable(L, lib);
         lua_pushvalue(L, require + 1);
         lua_error(L);

@@ -29,6 +29,7 @@
 
 /* Of an actor's names so many bytes are logged. */
 #define NAMES_MAX 256
+#define WHY_MAX   200
 
 /* -- scratch ------------------------------------------------------------- */
 
@@ -404,6 +405,17 @@ is_memory_text(lua_State *L)
     return is;
 }
 
+/* Pushes the failure of an error that is a text, where the stack is gone. */
+static void
+push_text_failure(lua_State *L, const char *text)
+{
+    push_failure(L, "error", text);
+    lua_pushliteral(L, "");
+    lua_setfield(L, -2, "traceback");
+    lua_getfield(L, -1, "message");
+    lua_setfield(L, -2, "value");
+}
+
 struct tp_reason *
 tp_reason_of_error(lua_State *L, int status)
 {
@@ -415,12 +427,7 @@ tp_reason_of_error(lua_State *L, int status)
         if (text != NULL && strstr(text, "not enough memory") != NULL) {
             return tp_reason_const(TP_REASON_MEMORY);
         }
-        push_failure(L, "error",
-                     text == NULL ? "error in error handling" : text);
-        lua_pushliteral(L, ""); /* the stack is gone */
-        lua_setfield(L, -2, "traceback");
-        lua_getfield(L, -1, "message");
-        lua_setfield(L, -2, "value");
+        push_text_failure(L, text == NULL ? "error in error handling" : text);
     }
     return error_reason(L);
 }
@@ -604,10 +611,10 @@ void
 tp_log_bare(struct tp_actor *a, const char *what, const char *why)
 {
     struct tp_lua *t = tp_lua_of(a);
-    char names[NAMES_MAX], line[NAMES_MAX + sizeof t->source + 300];
+    char names[NAMES_MAX], line[NAMES_MAX + sizeof t->source + WHY_MAX + 80];
     names_text(a, names, sizeof names);
-    int n = snprintf(line, sizeof line, "%s%s %s: %.200s", names, t->source,
-                     what, why);
+    int n = snprintf(line, sizeof line, "%s%s %s: %.*s", names, t->source, what,
+                     WHY_MAX, why);
     tp_log(TP_LOG_ERROR, a->pid, line, (size_t)n, false);
 }
 
@@ -713,6 +720,21 @@ prepare_close(lua_State *L, struct tp_lua *t)
     t->arena.limit = limit;
 }
 
+/* What a state may use beyond its limit once it had to while LuaJIT recorded: as
+ * much as LuaJIT needs to compile, so that this ends no actor. */
+#define RECORDER_ROOM ((size_t)128 << 10)
+
+static bool
+give_room(struct tp_lua *t)
+{
+    if (t->has_recorder_room || t->arena.limit == SIZE_MAX) {
+        return false;
+    }
+    t->has_recorder_room = true;
+    t->arena.limit += RECORDER_ROOM;
+    return true;
+}
+
 /*
  * LuaJIT raises an error now. Within a trace it may take what it finds there for
  * a frame of the Lua stack, and where it records one it may leave the stack with
@@ -720,14 +742,17 @@ prepare_close(lua_State *L, struct tp_lua *t)
  * actor ends here, or what its finish still has to do. Its state can be closed,
  * as after an error.
  */
-static void
+static bool
 on_refusal(struct tp_arena *arena)
 {
     struct tp_lua *t = tp_container_of(arena, struct tp_lua, arena);
     struct tp_actor *a = tp_actor_self();
-    if (a == NULL || t->borrowed ||
-        !(tp_vm_is_in_trace(t) || tp_vm_is_recording(t))) {
-        return;
+    bool in_trace = tp_vm_is_in_trace(t);
+    if (a == NULL || t->borrowed || !(in_trace || tp_vm_is_recording(t))) {
+        return false;
+    }
+    if (!in_trace && give_room(t)) {
+        return true;
     }
     if (a->finishing) {
         tp_finish_give_up(a);
@@ -736,20 +761,44 @@ on_refusal(struct tp_arena *arena)
     tp_actor_exit(a, tp_reason_const(TP_REASON_MEMORY));
 }
 
+struct bare {
+    const char *text;
+    struct tp_reason *reason;
+};
+
+static int
+make_bare(lua_State *L)
+{
+    struct bare *b = lua_touserdata(L, 1);
+    push_text_failure(L, b->text);
+    b->reason = encode_reason(L);
+    return 0;
+}
+
 /* Without the state of the actor, which can run nothing any more. */
 static struct tp_reason *
-bare_reason(const char *message)
+bare_reason(const char *text)
 {
     lua_State *L = luaL_newstate();
-    struct tp_reason *r = NULL;
+    struct bare b = {text, NULL};
     if (L != NULL) {
-        push_failure(L, "error", message);
-        lua_pushliteral(L, "");
-        lua_setfield(L, -2, "traceback");
-        r = encode_reason(L);
+        lua_cpcall(L, make_bare, &b);
         lua_close(L);
     }
-    return r == NULL ? tp_reason_const(TP_REASON_MEMORY) : r;
+    return b.reason == NULL ? tp_reason_const(TP_REASON_MEMORY) : b.reason;
+}
+
+void
+tp_end_bare(struct tp_actor *a, const char *text)
+{
+    if (a->finishing) {
+        tp_log_bare(a, "has a finalizer that failed", text);
+        tp_finish_give_up(a);
+    }
+    if (!tp_lua_of(a)->silent) {
+        tp_log_bare(a, ended, text);
+    }
+    tp_actor_exit(a, bare_reason(text));
 }
 
 /*
@@ -761,20 +810,13 @@ static int
 on_panic(lua_State *L)
 {
     struct tp_actor *a = tp_actor_self();
-    char text[200];
+    char text[WHY_MAX];
     if (a == NULL || a->class != &tp_lua_class) {
         return 0;
     }
-    if (a->finishing) {
-        tp_finish_give_up(a);
-    }
     const char *s = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : "?";
     snprintf(text, sizeof text, "%s", s);
-    struct tp_lua *t = tp_lua_of(a);
-    if (!t->silent) {
-        tp_log_bare(a, ended, text);
-    }
-    tp_actor_exit(a, bare_reason(text));
+    tp_end_bare(a, text);
 }
 
 /* Under lua_cpcall, since an error that nobody catches ends the process, and
@@ -899,6 +941,7 @@ const struct tp_actor_class tp_lua_class = {
     .may_stop = tp_vm_may_stop,
     .meant_fault = tp_vm_meant_fault,
     .may_abandon = tp_vm_may_abandon,
+    .end_soon = tp_vm_end_soon,
     .may_give_up = tp_vm_may_give_up,
 };
 
@@ -980,6 +1023,7 @@ init_once(void)
     }
     tp_vm_init(L);
     if (L != NULL) {
+        tp_throw_init(L);
         tp_jit_init(L);
         lua_close(L);
     }

@@ -116,13 +116,6 @@ find_vdso(void)
 
 /* -- machine code -------------------------------------------------------- */
 
-/* Looks over all of a state's block: what the arena has poisoned, too. */
-#ifdef TP_ASAN
-#define TP_SEES_ALL __attribute__((no_sanitize_address))
-#else
-#define TP_SEES_ALL
-#endif
-
 /* How LuaJIT links its areas of machine code: at the start of each. */
 struct code_link {
     uintptr_t next;
@@ -377,6 +370,12 @@ tp_vm_init(lua_State *L)
     add_object((void *)(uintptr_t)lua_newstate);
     add_object((void *)(uintptr_t)tp_vm_init);
     add_object(dlsym(RTLD_DEFAULT, "fmod"));
+}
+
+bool
+tp_vm_is_interpreter(uintptr_t pc)
+{
+    return vm.known && in_range(&vm.interpreter, pc);
 }
 
 enum troupe_preemption
@@ -648,16 +647,18 @@ tier_hook(lua_State *L, lua_Debug *ar)
 }
 
 /*
- * At the next instruction, from a signal handler. LuaJIT fills its dispatch
- * table anew only where hooks begin or end. One that was met while it did so
- * goes on afterwards, over what the handler has filled in, and believes that
- * hooks are on: so they end here before they begin.
+ * At the next instruction or call, from a signal handler: a trace that ends at the
+ * call of a C function goes on in the next one, and the interpreter runs no
+ * instruction in between. LuaJIT fills its dispatch table anew only where hooks begin
+ * or end. One that was met while it did so goes on afterwards, over what the
+ * handler has filled in, and believes that hooks are on: so they end here before
+ * they begin.
  */
 static void
 set_hook(lua_State *L, lua_Hook hook)
 {
     lua_sethook(L, NULL, 0, 0);
-    lua_sethook(L, hook, LUA_MASKCOUNT, 1);
+    lua_sethook(L, hook, LUA_MASKCOUNT | LUA_MASKCALL, 1);
 }
 
 static void
@@ -676,6 +677,29 @@ tp_vm_count_hot(struct tp_lua *t, bool on)
         lua_sethook(t->L, tier_hook, LUA_MASKCOUNT, HOT_COUNT);
     } else if (!on && now == tier_hook) {
         lua_sethook(t->L, NULL, 0, 0);
+    }
+}
+
+/* At the next instruction after the code in which the stack ran over. */
+static void
+overflow_hook(lua_State *L, lua_Debug *ar)
+{
+    struct tp_actor *a = tp_actor_self();
+    (void)L;
+    (void)ar;
+    if (a != NULL && a->class == &tp_lua_class) {
+        tp_overflow_end(a);
+    }
+}
+
+/* In place of whatever hook the script may have. LuaJIT calls none in a hook or a
+ * finalizer. */
+void
+tp_vm_end_soon(struct tp_actor *a)
+{
+    struct tp_lua *t = tp_lua_of(a);
+    if (!t->borrowed && t->L != NULL) {
+        set_hook(t->L, overflow_hook);
     }
 }
 

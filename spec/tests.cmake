@@ -368,6 +368,7 @@ tp_spec(spec/regress/2_finalizer_hot_spec.lua)
 tp_spec(spec/regress/4_compiled_out_of_memory_spec.lua)
 tp_spec(spec/regress/4_errors_in_compiled_code_spec.lua)
 tp_spec(spec/regress/4_finalizer_error_spec.lua)
+tp_spec(spec/regress/4_overflow_in_libc_spec.lua)
 
 # ------------------------------------------------------- the tree as a whole --
 

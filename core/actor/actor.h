@@ -60,6 +60,9 @@ struct tp_actor_class {
     bool (*meant_fault)(struct tp_actor *a, uintptr_t address);
     /* Signal context. The stack ran over at pc: may the code be given up? */
     bool (*may_abandon)(struct tp_actor *a, uintptr_t pc);
+    /* Signal context. It ran over where it may not, and was made longer by a bit:
+     * calls tp_overflow_end once the code has come to its end. May be NULL. */
+    void (*end_soon)(struct tp_actor *a);
     /* Signal context. finish does not come to its end: may it be given up at
      * this frame, that is, is no lock held? NULL: never. */
     bool (*may_give_up)(struct tp_actor *a, const struct tp_preempt_frame *f);

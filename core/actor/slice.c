@@ -40,6 +40,15 @@ tp_stack_note(void)
     }
 }
 
+_Noreturn void
+tp_overflow_end(struct tp_actor *a)
+{
+    struct tp_worker *w = tp_worker_self();
+    w->after = TP_AFTER_OVERFLOW;
+    tp_fiber_switch_final(&a->fiber, &w->fiber);
+    abort();
+}
+
 void
 tp_stack_check(void)
 {
@@ -50,9 +59,7 @@ tp_stack_check(void)
     struct tp_actor *a = tp_actor_self();
     uintptr_t pc = (uintptr_t)__builtin_return_address(0);
     if (a->class->may_abandon != NULL && a->class->may_abandon(a, pc)) {
-        struct tp_worker *w = tp_worker_self();
-        w->after = TP_AFTER_OVERFLOW;
-        tp_fiber_switch_final(&a->fiber, &w->fiber);
+        tp_overflow_end(a);
     }
 }
 
@@ -105,11 +112,8 @@ gives_up(struct tp_worker *w, struct tp_actor *a,
 void
 tp_finish_give_up(struct tp_actor *a)
 {
-    struct tp_worker *w = tp_worker_self();
     a->given_up = true;
-    w->after = TP_AFTER_OVERFLOW;
-    tp_fiber_switch_final(&a->fiber, &w->fiber);
-    abort();
+    tp_overflow_end(a);
 }
 
 static bool
@@ -263,10 +267,13 @@ judge(uintptr_t address, uintptr_t pc, void *ucontext)
     }
     if (a->class->may_abandon == NULL || !a->class->may_abandon(a, pc)) {
         /* What Lua code calls (libc, the unwinder) may hold a lock. A part of
-         * the guard lets it come to its end; Lua code that goes deeper then
-         * meets the rest. */
+         * the guard lets it come to its end; the actor ends after that, or when
+         * Lua code that goes deeper meets the rest. */
         if (a->class->may_abandon != NULL &&
             tp_stack_lend(&a->stack, (void *)address)) {
+            if (a->class->end_soon != NULL) {
+                a->class->end_soon(a);
+            }
             return TP_FAULT_CONTAINED;
         }
         explain(a, address, address < (uintptr_t)a->stack.lo - a->stack.guard);

@@ -37,6 +37,9 @@ void tp_stack_note(void);
  */
 void tp_stack_check(void);
 
+/* The running actor's stack ran over: it ends here. Hold no lock. */
+_Noreturn void tp_overflow_end(struct tp_actor *a);
+
 /* The running actor's finish cannot go on: its class's finish is left for good,
  * as one that does not come to its end, and the actor's end goes on without it.
  * Hold no lock. */

@@ -68,6 +68,11 @@ describe("the libraries of an actor", function()
     end)
   end
 
+  elsewhere("are refused where they are the process's: jit.profile.start", function()
+    local ok, err = pcall(require "jit.profile".start, "f", print)
+    return not ok and err == "jit.profile.start: not in an actor"
+  end, yes)
+
   elsewhere("open at the first look: package", function()
     return type(package.path) == "string", package.loaded._G == _G,
       package.loaded.string == string, type(package.loaders) == "table",

@@ -13,10 +13,19 @@ local SCRIPT = [[
     error "no"
   end
   local thing = ffi.metatype("thing", { __gc = fail })
+  local callable = setmetatable({}, { __call = fail })
+  ffi.cdef "typedef struct { int a; } late;"
+  local events = {}
+  local late = ffi.metatype("late", events)
+  events.__gc = fail
   local kinds = {
     function() getmetatable(newproxy(true)).__gc = fail end,
     function() ffi.gc(ffi.new "int[1]", fail) end,
     function() thing() end,
+    function() getmetatable(newproxy(true)).__gc = callable end,
+    function() ffi.gc(ffi.new "int[1]", callable) end,
+    function() late() end,
+    function() debug.setmetatable(newproxy(), { __gc = fail }) end,
   }
   local make = kinds[tonumber(require "troupe".args[1])]
   local function loop(n)
@@ -41,11 +50,70 @@ local SCRIPT = [[
 
 describe("a finalizer that fails", function()
   helper.it("disturbs no code that it interrupts, compiled or not", function()
-    for kind = 1, 3 do
+    for kind = 1, 7 do
       local r = helper.run_script(SCRIPT, { args = kind, env = { TROUPE_LOG = "error" } })
       assert.same({ 0, "1500\t0\n" }, { r.status, r.out })
       assert.equal(1500, helper.count(r.err, "main.lua has a finalizer that failed: "))
       assert.equal(1500, helper.count(r.err, "stack traceback:"))
     end
+  end)
+
+  local ENDS = [[
+    local troupe = require "troupe"
+    local function ends_of(fn)
+      local _, ref = troupe.spawn_opt({ monitor = true, jit = true }, fn)
+      local down = assert(troupe.receive_match({ type = "down", ref = ref }, 60))
+      return down.reason.kind, down.reason.message, down.reason.value
+    end
+  ]]
+  local TEXT = "error in a finalizer, at the end of a trace"
+
+  -- One such metatable, as LuaJIT lets a script have it.
+  helper.it("ends its actor alone where it is called with no guard", function()
+    local r = helper.run_script(ENDS .. [[
+      print(ends_of(function()
+        local sink = {}
+        while true do
+          local events = getmetatable(newproxy(true))
+          events.__gc = print
+          events.__gc = error
+          for i = 1, 2000 do
+            sink[i % 100] = { i, tostring(i) }
+          end
+        end
+      end))
+    ]])
+    assert.same({ 0, ("error\t%s\t%s\n"):format(TEXT, TEXT) }, { r.status, r.out })
+  end)
+
+  helper.it("ends its actor alone where the Lua stack has no room for its call", function()
+    local r = helper.run_script(ENDS .. [[
+      for _ = 1, 2 do
+        local kind = ends_of(function()
+          local function work(n)
+            local x
+            for i = 1, 100 do
+              x = { i }
+              if i % 13 == 0 then x = i elseif i % 17 == 0 then x = i .. "" end
+            end
+            return n, x
+          end
+          local proxy = newproxy(true)
+          getmetatable(proxy).__gc = function() end
+          local function down()
+            newproxy(proxy)
+            work(1)
+            return 1 + down()
+          end
+          for _ = 1, 6 do
+            pcall(down)
+          end
+          require "troupe".exit "went on"
+        end)
+        assert(kind == nil or kind == "error")
+      end
+      print "went on"
+    ]])
+    assert.same({ 0, "went on\n" }, { r.status, r.out })
   end)
 end)
