@@ -167,7 +167,7 @@ void tp_vm_open(lua_State *L, struct tp_lua *t);
 void tp_vm_count_hot(struct tp_lua *t, bool on);
 
 /* Before a state that may have been left anywhere is closed. */
-void tp_vm_settle(struct tp_lua *t);
+void tp_vm_settle(struct tp_lua *t, uintptr_t result);
 
 bool tp_vm_may_stop(struct tp_actor *a, const struct tp_preempt_frame *f);
 bool tp_vm_meant_fault(struct tp_actor *a, uintptr_t address);

@@ -907,7 +907,7 @@ lua_finish(struct tp_actor *a, void *arg)
     struct tp_lua *t = arg;
     drop_left(a, t);
     if (t->L != NULL && !t->borrowed && (t->may_finalize || t->jit_on)) {
-        tp_vm_settle(t);
+        tp_vm_settle(t, a->stopped_result);
         lua_close(t->L);
         t->L = NULL;
     } /* else nothing outside its arena hangs on it: see may_finalize */

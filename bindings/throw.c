@@ -16,8 +16,6 @@
  *                   lj_err_throw
  *                     look_and_raise  <- here
  *
- *           The error of C code that a trace has called ends the actor, too: its
- *           text has been written where a live frame may be (jit.md).
  * Threads:  throw is set once, before any actor runs; LuaJIT may throw on any.
  * Memory:   none.
  * Parks:    never.
@@ -126,13 +124,9 @@ static _Unwind_Reason_Code
 look_and_raise(struct _Unwind_Exception *e)
 {
     struct tp_actor *a = tp_actor_self();
-    if (a != NULL && a->class == &tp_lua_class && !tp_lua_of(a)->borrowed) {
-        if (tp_vm_is_in_trace(tp_lua_of(a))) {
-            tp_end_bare(a, "error in compiled code");
-        }
-        if (comes_by(a)) {
-            tp_end_bare(a, "error in a finalizer, at the end of a trace");
-        }
+    if (a != NULL && a->class == &tp_lua_class && !tp_lua_of(a)->borrowed &&
+        comes_by(a)) {
+        tp_end_bare(a, "error in a finalizer, at the end of a trace");
     }
     return throw.real(e);
 }

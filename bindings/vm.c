@@ -60,6 +60,7 @@ static struct {
     struct range vdso;
     int32_t jit_base;   /* from the dispatch pointer; 0: not known */
     int32_t areas;      /* as jit_base: where a state has its newest area */
+    int32_t newest;     /* as jit_base: where it has its newest object */
     uintptr_t recorder; /* what a dispatch table begins with; 0: not known */
 } vm;
 
@@ -289,6 +290,36 @@ find_areas(lua_State *L, uintptr_t dispatch)
     }
 }
 
+/*
+ * Where a state has its newest object: the word of its first block that follows
+ * whatever object is made. There must be one such word.
+ */
+TP_SEES_ALL static void
+find_newest(lua_State *L, uintptr_t dispatch)
+{
+    const uintptr_t *now = (const uintptr_t *)(const void *)L;
+    bool follows[STATE_BLOCK_MAX / sizeof *now];
+    unsigned found = 0;
+    memset(follows, true, sizeof follows);
+    for (unsigned round = 0; round < 3; round++) {
+        lua_newtable(L);
+        uintptr_t object = (uintptr_t)lua_topointer(L, -1);
+        for (size_t i = 0; i < STATE_BLOCK_MAX / sizeof *now; i++) {
+            follows[i] = follows[i] && now[i] == object;
+        }
+    }
+    for (size_t i = 0; i < STATE_BLOCK_MAX / sizeof *now; i++) {
+        if (follows[i]) {
+            vm.newest = (int32_t)((uintptr_t)&now[i] - dispatch);
+            found++;
+        }
+    }
+    if (found != 1) {
+        vm.newest = 0;
+    }
+    lua_pop(L, 3);
+}
+
 /* Of the state's dispatch table, at which r14 points. */
 static uintptr_t
 first_dispatch(uintptr_t dispatch)
@@ -332,6 +363,13 @@ find_interpreter(lua_State *L)
     vm.known = false;
 }
 
+static void
+find_newest(lua_State *L, uintptr_t dispatch)
+{
+    (void)L;
+    (void)dispatch;
+}
+
 static uintptr_t
 first_dispatch(uintptr_t dispatch)
 {
@@ -366,6 +404,7 @@ tp_vm_init(lua_State *L)
     if (vm.jit_base != 0 && t.dispatch != 0) {
         find_areas(L, t.dispatch);
         find_recorder(L, &t);
+        find_newest(L, t.dispatch);
     }
     add_object((void *)(uintptr_t)lua_newstate);
     add_object((void *)(uintptr_t)tp_vm_init);
@@ -612,14 +651,36 @@ tp_vm_open(lua_State *L, struct tp_lua *t)
 }
 
 /*
+ * A trace that makes a cdata gets it from LuaJIT's C code, already among the
+ * state's objects, and then writes what it is. One that was left in between is
+ * taken out: a state that is closed would free it as whatever was there before.
+ * Any newest object may be taken out, its memory goes with the arena.
+ */
+static void
+drop_unfinished(struct tp_lua *t, uintptr_t result)
+{
+    uintptr_t newest;
+    void *at = (void *)(t->dispatch + (uintptr_t)(intptr_t)vm.newest);
+    if (vm.newest == 0 || t->dispatch == 0 || result == 0) {
+        return;
+    }
+    memcpy(&newest, at, sizeof newest);
+    if (newest == result) {
+        memcpy(at, (void *)newest,
+               sizeof newest); /* the next one comes first */
+    }
+}
+
+/*
  * The state may have been left in the middle of a trace. It would still think
  * that one runs, and a collection that a finalizer asks for would wait for its
- * end for ever.
+ * end for ever. result: see tp_preempt_frame.
  */
 void
-tp_vm_settle(struct tp_lua *t)
+tp_vm_settle(struct tp_lua *t, uintptr_t result)
 {
     uintptr_t none = 0;
+    drop_unfinished(t, result);
     if (vm.jit_base != 0 && t->dispatch != 0) {
         memcpy((void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base), &none,
                sizeof none);

@@ -119,13 +119,15 @@ struct tp_actor {
     bool given_up;         /* as abandoned, but finish was given up */
     int64_t finish_cycles; /* used in finish by slices that are over */
     unsigned nopreempt;    /* troupe_nopreempt_begin, nested */
-    uint32_t shrinks;      /* of the stack */
-    uint32_t parks;        /* since the stack was last shrunk, or enough */
-    uint64_t overruns;     /* slices cut short */
-    _Atomic bool in_c;     /* the last signal met code that may not stop */
-    troupe_pid master;     /* whose exit a server takes first; 0: nobody's */
-    uint32_t urgent;       /* fetched messages of tp_mailbox_urgent */
-    troupe_pid room_of;    /* whose full mailbox it waits for; 0: none */
+    uintptr_t stopped_result; /* of the frame at which a signal stopped it; 0
+                                 where it went on, or stopped by itself */
+    uint32_t shrinks;         /* of the stack */
+    uint32_t parks;           /* since the stack was last shrunk, or enough */
+    uint64_t overruns;        /* slices cut short */
+    _Atomic bool in_c;        /* the last signal met code that may not stop */
+    troupe_pid master;        /* whose exit a server takes first; 0: nobody's */
+    uint32_t urgent;          /* fetched messages of tp_mailbox_urgent */
+    troupe_pid room_of;       /* whose full mailbox it waits for; 0: none */
     struct tp_wait_timer *wait_timer; /* NULL: has had no deadline yet */
     uint64_t call_seq;                /* last call made; call.c */
     struct tp_msg *call_request;      /* until it is in the other's mailbox */

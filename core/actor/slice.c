@@ -143,6 +143,7 @@ classify(const struct tp_preempt_frame *f, void *ucontext)
         return false;
     }
     a->overruns++;
+    a->stopped_result = f->result;
     /* relaxed: a statistic; this thread alone writes it. */
     atomic_fetch_add_explicit(&w->stats.preemptions, 1, memory_order_relaxed);
     return true;
@@ -157,6 +158,7 @@ on_yield(void)
             (int64_t)(tp_cycles() - tp_worker_self()->slice_start_cycles);
     }
     tp_worker_yield(a->slot);
+    a->stopped_result = 0;
 }
 
 void

@@ -47,9 +47,9 @@ static struct tp_preempt_frame
 frame_of(const ucontext_t *uc)
 {
     const greg_t *r = uc->uc_mcontext.gregs;
-    struct tp_preempt_frame f = {(uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP],
-                                 (uintptr_t)r[REG_R14],
-                                 sigismember(&uc->uc_sigmask, SIGSEGV) == 0};
+    struct tp_preempt_frame f = {
+        (uintptr_t)r[REG_RIP], (uintptr_t)r[REG_RSP], (uintptr_t)r[REG_R14],
+        sigismember(&uc->uc_sigmask, SIGSEGV) == 0, (uintptr_t)r[REG_RAX]};
     return f;
 }
 
@@ -68,7 +68,8 @@ static struct tp_preempt_frame
 frame_of(const ucontext_t *uc)
 {
     const mcontext_t *m = &uc->uc_mcontext;
-    struct tp_preempt_frame f = {(uintptr_t)m->pc, (uintptr_t)m->sp, 0, false};
+    struct tp_preempt_frame f = {(uintptr_t)m->pc, (uintptr_t)m->sp, 0, false,
+                                 0};
     return f;
 }
 

@@ -36,6 +36,7 @@ struct tp_preempt_frame {
     uintptr_t sp;
     uintptr_t dispatch; /* r14 on x86-64; 0 elsewhere */
     bool may_fault;     /* SIGSEGV is not blocked */
+    uintptr_t result;   /* of a call that may just have returned: rax; or 0 */
 };
 
 struct tp_preempt_ops {

@@ -31,7 +31,7 @@
 static void
 meet(struct tp_actor *a)
 {
-    struct tp_preempt_frame f = {(uintptr_t)meet, 0, 0, false};
+    struct tp_preempt_frame f = {.pc = (uintptr_t)meet};
     /* relaxed: this thread reads it. */
     atomic_store_explicit(&tp_worker_self()->yield_wanted, true,
                           memory_order_relaxed);
@@ -172,8 +172,9 @@ static bool
 met_and_fenced(uintptr_t pc, bool may_fault)
 {
     struct tp_actor *a = tp_actor_self();
-    struct tp_preempt_frame f = {pc, (uintptr_t)__builtin_frame_address(0), 0,
-                                 may_fault};
+    struct tp_preempt_frame f = {.pc = pc,
+                                 .sp = (uintptr_t)__builtin_frame_address(0),
+                                 .may_fault = may_fault};
     uint64_t stop = tp_now_ns() + 2000000;
     bool last;
     /* relaxed: this thread reads it. */
@@ -483,6 +484,31 @@ a_host_has_its_code_back(void **state)
     assert_int_not_equal(left_page, 0);
 }
 
+/* A trace was left just after it had got memory for a cdata: the object is what
+ * was there before. */
+static void
+an_object_left_unfinished_is_not_freed(void **state)
+{
+    struct tp_lua t = {0};
+    lua_State *L = luaL_newstate();
+    (void)state;
+    tp_bindings_init();
+    tp_vm_open(L, &t);
+    lua_newtable(L);
+    unsigned char *older = (void *)(uintptr_t)lua_topointer(L, -1);
+    lua_newtable(L);
+    unsigned char *newest = (void *)(uintptr_t)lua_topointer(L, -1);
+    lua_settop(L, 0);
+    tp_vm_settle(&t, (uintptr_t)older); /* not the newest: stays */
+    newest[9] = 0x55;                   /* its type */
+    tp_vm_settle(&t, (uintptr_t)newest);
+    lua_newtable(L); /* its next one is not the one taken out */
+    uintptr_t next;
+    memcpy(&next, lua_topointer(L, -1), sizeof next);
+    assert_int_equal(next, (uintptr_t)older);
+    lua_close(L); /* crashes on a type that is none */
+}
+
 #endif
 
 int
@@ -498,6 +524,7 @@ main(void)
         cmocka_unit_test(an_error_passes_a_fence),
         cmocka_unit_test(finalizers_run_fenced_code),
         cmocka_unit_test(a_host_has_its_code_back),
+        cmocka_unit_test(an_object_left_unfinished_is_not_freed),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
