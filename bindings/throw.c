@@ -10,13 +10,13 @@
  *           there. How the return into that code looks is learnt at the start;
  *           where that, or the reference, is not found nothing is changed.
  *
- *             lj_vm_exit_handler    calls, and is returned to at throw.exit
+ *             lj_vm_exit_handler    calls, and is returned to at unwinder.exit
  *               lj_trace_exit
  *                 the collector, a finalizer's call
  *                   lj_err_throw
  *                     look_and_raise  <- here
  *
- * Threads:  throw is set once, before any actor runs; LuaJIT may throw on any.
+ * Threads:  unwinder is set once, before any actor runs; LuaJIT may throw on any.
  * Memory:   none.
  * Parks:    never.
  * Remains:  a LuaJIT that has the unwinder linked in statically; AArch64.
@@ -33,7 +33,7 @@
 #include <sys/mman.h>
 #include <unwind.h>
 
-/* The collector's frames between the error and throw.exit have less. */
+/* The collector's frames between the error and unwinder.exit have less. */
 #define SCAN_WORDS 1024
 #define FRAMES_MAX 64
 
@@ -42,7 +42,7 @@ typedef _Unwind_Reason_Code (*raise_fn)(struct _Unwind_Exception *e);
 static struct {
     raise_fn real;
     uintptr_t exit; /* 0: not known */
-} throw;
+} unwinder;
 
 #if defined(__x86_64__)
 
@@ -77,7 +77,7 @@ note_exit(lua_State *L)
     struct walk w = {.skip = 1};
     (void)L;
     _Unwind_Backtrace(step, &w);
-    throw.exit = w.pc;
+    unwinder.exit = w.pc;
     return 0;
 }
 
@@ -101,7 +101,7 @@ may_be_there(const struct tp_actor *a)
     const uintptr_t *p = __builtin_frame_address(0);
     const uintptr_t *end = (const uintptr_t *)(const void *)a->stack.hi;
     for (unsigned i = 0; i < SCAN_WORDS && p < end; i++, p++) {
-        if (*p == throw.exit) {
+        if (*p == unwinder.exit) {
             return true;
         }
     }
@@ -116,7 +116,7 @@ comes_by(const struct tp_actor *a)
         return false;
     }
     _Unwind_Backtrace(step, &w);
-    return w.pc == throw.exit;
+    return w.pc == unwinder.exit;
 }
 
 /* In place of _Unwind_RaiseException, for LuaJIT. */
@@ -128,7 +128,7 @@ look_and_raise(struct _Unwind_Exception *e)
         comes_by(a)) {
         tp_end_bare(a, "error in a finalizer, at the end of a trace");
     }
-    return throw.real(e);
+    return unwinder.real(e);
 }
 
 /* -- LuaJIT's reference to the unwinder ----------------------------------- */
@@ -219,9 +219,9 @@ void
 tp_throw_init(lua_State *L)
 {
     void *real = dlsym(RTLD_DEFAULT, "_Unwind_RaiseException");
-    memcpy(&throw.real, &real, sizeof real);
+    memcpy(&unwinder.real, &real, sizeof real);
     find_exit(L);
-    if (throw.exit != 0 && throw.real != NULL) {
+    if (unwinder.exit != 0 && unwinder.real != NULL) {
         dl_iterate_phdr(look_at, (void *)(uintptr_t)lua_newstate);
     }
 }
