@@ -161,8 +161,10 @@ describe("a finalizer at an actor's end", function()
           end
           return keep
         end
+        local full, full_ref = troupe.spawn_opt({ monitor = true, mailbox = { limit = 10 } },
+          function() troupe.receive_match { "end" } end)
         local loops = { newproxy = function() while true do end end,
-          ffi = function() while true do pcall(troupe.send, me, "from a finalizer") end end }
+          ffi = function() while true do pcall(troupe.send, full, "from a finalizer") end end }
         local refs = {}
         for kind, loop in pairs(loops) do
           local pid, ref = troupe.spawn_opt({ monitor = true, jit = kind == "newproxy" },
@@ -176,9 +178,10 @@ describe("a finalizer at an actor's end", function()
         for _, kind in ipairs { "newproxy", "ffi" } do
           print(kind, troupe.await_down(refs[kind]))
         end
-        while troupe.stats().given_up < 2 do
+        full:kill()
+        troupe.await_down(full_ref)
+        while troupe.stats().given_up < 2 or troupe.stats().actors > 1 do
           troupe.sleep(0.01)
-          while troupe.receive(0) do end
         end
         print(troupe.stats().actors)
       ]], { env = { TROUPE_LOG = "warn" }, limit = 40,
