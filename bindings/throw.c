@@ -33,6 +33,8 @@
 #include <sys/mman.h>
 #include <unwind.h>
 
+#if defined(__x86_64__)
+
 /* The collector's frames between the error and unwinder.exit have less. */
 #define SCAN_WORDS 1024
 #define FRAMES_MAX 64
@@ -43,8 +45,6 @@ static struct {
     raise_fn real;
     uintptr_t exit; /* 0: not known */
 } unwinder;
-
-#if defined(__x86_64__)
 
 /* -- where errors may not come by ---------------------------------------- */
 
