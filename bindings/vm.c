@@ -428,15 +428,14 @@ tp_vm_preemption(enum troupe_preemption wanted)
 
 /* -- traces -------------------------------------------------------------- */
 
-bool
+/* A signal may ask this of a state that has just been closed: its memory is there
+ * as long as the arena, and it has no code any more that could be fenced. */
+TP_SEES_ALL bool
 tp_vm_is_in_trace(const struct tp_lua *t)
 {
-    uintptr_t base = 0;
-    if (vm.jit_base != 0 && t->dispatch != 0) {
-        memcpy(&base, (void *)(t->dispatch + (uintptr_t)(intptr_t)vm.jit_base),
-               sizeof base);
-    }
-    return base != 0;
+    return vm.jit_base != 0 && t->dispatch != 0 &&
+           *(const uintptr_t *)(t->dispatch +
+                                (uintptr_t)(intptr_t)vm.jit_base) != 0;
 }
 
 bool
