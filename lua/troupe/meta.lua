@@ -60,7 +60,7 @@ local Pid = {}
 ---@field on_full? "error"|"block"|"drop_new" default "error"
 
 ---@class troupe.SpawnOpts
----@field memory_limit? integer bytes of the Lua state, default: no limit
+---@field memory_limit? integer bytes of the Lua state, default: no limit (but 768 MiB for one block)
 ---@field stack? troupe.StackOpts
 ---@field mailbox? troupe.MailboxOpts
 ---@field jit? boolean|"auto" default "auto": on after some CPU time
