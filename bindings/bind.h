@@ -112,6 +112,9 @@ void tp_log_bare(struct tp_actor *a, const char *what, const char *why);
  * that is in its finish gives up the rest of it. */
 _Noreturn void tp_end_bare(struct tp_actor *a, const char *text);
 
+/* The running actor, which is not in its finish, ends for want of memory. */
+_Noreturn void tp_end_memory(struct tp_actor *a);
+
 /* The reason for a pcall that returned status, its error on top. */
 struct tp_reason *tp_reason_of_error(lua_State *L, int status);
 
@@ -276,6 +279,9 @@ void tp_put_in_place(lua_State *L, int lib, const char *name,
 int tp_call_in_place(lua_State *L);
 
 /* -- finalizer.c --------------------------------------------------------- */
+
+/* What is logged of an actor with an error in one. */
+extern const char tp_finalizer_failed[];
 
 /* From here on the state of the running actor has to be closed. */
 void tp_note_finalizers(void);

@@ -4,8 +4,9 @@
  * Idea:     LuaJIT of before April 2023 passes an error of a finalizer on to
  *           whatever code it interrupts, and crashes where that has just left a
  *           trace. So a __gc that a script sets is called by one of ours, which
- *           logs the error: that of a proxy or of ffi.metatype, seen as the
- *           metatable gets it, and that of ffi.gc.
+ *           logs the error, or ends the actor for want of memory: that of a
+ *           proxy or of ffi.metatype, seen as the metatable gets it, and that of
+ *           ffi.gc.
  * Threads:  the one that runs the state.
  * Memory:   a closure for each function that is set.
  * Parks:    never, but the finalizers may be preempted.
@@ -29,7 +30,7 @@ enum {
     LOG
 };
 
-static const char failed[] = "has a finalizer that failed";
+const char tp_finalizer_failed[] = "has a finalizer that failed";
 
 /* What tp_error_handler made of the error, or a text where that failed. */
 static int
@@ -37,12 +38,23 @@ log_error(lua_State *L)
 {
     struct tp_actor *a = tp_actor_self();
     if (lua_istable(L, 1)) {
-        tp_log_failure(a, L, 1, failed);
+        tp_log_failure(a, L, 1, tp_finalizer_failed);
     } else {
         const char *text = lua_tostring(L, 1);
-        tp_log_bare(a, failed, text == NULL ? "?" : text);
+        tp_log_bare(a, tp_finalizer_failed, text == NULL ? "?" : text);
     }
     return 0;
+}
+
+/* Ends the actor, as anywhere else; where it ends already its other finalizers
+ * have their turn. */
+static void
+no_memory(struct tp_actor *a)
+{
+    if (!a->finishing) {
+        tp_end_memory(a);
+    }
+    tp_log_bare(a, tp_finalizer_failed, "not enough memory");
 }
 
 static int
@@ -53,12 +65,14 @@ run_finalizer(lua_State *L)
     lua_insert(L, 1);
     lua_pushvalue(L, lua_upvalueindex(FINALIZER));
     lua_insert(L, 2);
-    if (lua_pcall(L, n, 0, 1) != 0) {
+    int status = lua_pcall(L, n, 0, 1);
+    if (status != 0 && status != LUA_ERRMEM) {
         lua_pushvalue(L, lua_upvalueindex(LOG));
         lua_insert(L, -2);
-        if (lua_pcall(L, 1, 0, 0) != 0) {
-            tp_log_bare(tp_actor_self(), failed, "not enough memory");
-        }
+        status = lua_pcall(L, 1, 0, 0);
+    }
+    if (status != 0) {
+        no_memory(tp_actor_self());
     }
     return 0;
 }
@@ -151,14 +165,22 @@ tp_l_newproxy(lua_State *L)
     return 1;
 }
 
+/* In place of a function whose second argument is a metatable. */
 static int
-l_debug_setmetatable(lua_State *L)
+set_metatable(lua_State *L)
 {
-    if (lua_type(L, 1) == LUA_TUSERDATA && lua_istable(L, 2)) {
+    if (lua_istable(L, 2)) {
         lua_settop(L, 2);
         guard_metatable(L);
     }
     return tp_call_in_place(L);
+}
+
+static int
+l_debug_setmetatable(lua_State *L)
+{
+    return lua_type(L, 1) == LUA_TUSERDATA ? set_metatable(L)
+                                           : tp_call_in_place(L);
 }
 
 void
@@ -179,20 +201,10 @@ l_ffi_gc(lua_State *L)
     return tp_call_in_place(L);
 }
 
-static int
-l_ffi_metatype(lua_State *L)
-{
-    if (lua_istable(L, 2)) {
-        lua_settop(L, 2);
-        guard_metatable(L);
-    }
-    return tp_call_in_place(L);
-}
-
 /* A chunk with a 64-bit literal opens ffi by itself, so it may be found open. */
 void
 tp_guard_ffi(lua_State *L, int lib)
 {
     tp_put_in_place(L, lib, "gc", l_ffi_gc);
-    tp_put_in_place(L, lib, "metatype", l_ffi_metatype);
+    tp_put_in_place(L, lib, "metatype", set_metatable);
 }

@@ -735,6 +735,13 @@ give_room(struct tp_lua *t)
     return true;
 }
 
+void
+tp_end_memory(struct tp_actor *a)
+{
+    tell_failure(a, tp_lua_of(a), NULL, tp_reason_const(TP_REASON_MEMORY));
+    tp_actor_exit(a, tp_reason_const(TP_REASON_MEMORY));
+}
+
 /*
  * LuaJIT raises an error now. Within a trace it may take what it finds there for
  * a frame of the Lua stack, and where it records one it may leave the stack with
@@ -757,8 +764,7 @@ on_refusal(struct tp_arena *arena)
     if (a->finishing) {
         tp_finish_give_up(a);
     }
-    tell_failure(a, t, NULL, tp_reason_const(TP_REASON_MEMORY));
-    tp_actor_exit(a, tp_reason_const(TP_REASON_MEMORY));
+    tp_end_memory(a);
 }
 
 struct bare {
@@ -792,7 +798,7 @@ void
 tp_end_bare(struct tp_actor *a, const char *text)
 {
     if (a->finishing) {
-        tp_log_bare(a, "has a finalizer that failed", text);
+        tp_log_bare(a, tp_finalizer_failed, text);
         tp_finish_give_up(a);
     }
     if (!tp_lua_of(a)->silent) {

@@ -68,6 +68,35 @@ describe("a finalizer that fails", function()
   ]]
   local TEXT = "error in a finalizer, at the end of a trace"
 
+  helper.it("for want of memory ends its actor, and at the actor's end nothing", function()
+    local r = helper.run_script([[
+      local troupe = require "troupe"
+      local function life(live)
+        local proxy = newproxy(true)
+        getmetatable(proxy).__gc = function()
+          local list = {}
+          while true do
+            list[#list + 1] = tostring(#list)
+          end
+        end
+        if live then
+          proxy = nil
+          pcall(collectgarbage)
+        end
+        require "troupe".exit(proxy and "last" or "went on")
+      end
+      for _, live in ipairs { true, false } do
+        for _, jit in ipairs { true, false } do
+          local opts = { monitor = true, jit = jit, memory_limit = 1e6 }
+          local _, ref = troupe.spawn_opt(opts, life, live)
+          local down = assert(troupe.receive_match({ type = "down", ref = ref }, 60))
+          io.write(down.reason.kind or down.reason, " ")
+        end
+      end
+    ]], { env = { TROUPE_LOG = "off" } })
+    assert.same({ 0, "memory memory last last " }, { r.status, r.out })
+  end)
+
   -- One such metatable, as LuaJIT lets a script have it.
   helper.it("ends its actor alone where it is called with no guard", function()
     local r = helper.run_script(ENDS .. [[
